@@ -13,7 +13,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -
 
 # With the lowest versions that pyproject.toml allows: what meets other libraries most.
 OLD := .venv-minimum
-OLD_TESTS ?= tests/io tests/panel tests/cli/test_door.py tests/cli/test_cli_tables.py tests/test_result.py tests/test_recovery.py
+OLD_TESTS ?= tests/io tests/panel tests/cli/test_door.py tests/cli/test_cli_tables.py tests/test_result.py tests/test_recovery.py tests/test_sklearn.py tests/test_lazy.py tests/test_anndata.py
 
 .PHONY: demo test test-statistics test-minimum coverage calibration mutants lint format bench peers docs docs-numbers release-check clean
 

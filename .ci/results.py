@@ -3,6 +3,9 @@
 A page says `<!-- table: NAME -->`, and what stands there up to `<!-- end of table -->` is made from docs/results/NAME.json, which a
 command wrote: {"command": ..., "columns": [...], "rows": [[...]]}. `python .ci/results.py` fills all pages in; with --check it says which differ.
 
+A number in a sentence is read from such a file too: `<!-- figure: NAME | ROW | COLUMN -->.23<!-- -->`. ROW is the first cell of a row, or `max`, `min`, `count`
+of all rows, or `max of CELL` of the rows that hold that cell. It is written with as many decimals as stand there.
+
     python .ci/results.py [--folder DATA] --record NAME python studies/NAME.py FOLDER …
 
 runs a study that prints Markdown tables and writes the first to docs/results/NAME.json, the next to NAME_2.json and so on, with the command and the version
@@ -16,24 +19,52 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from retrace_sde import __version__
 from retrace_sde.lost_time.table import lines
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
+FIGURE = re.compile(r"(<!-- figure: ([\w-]+) \| ([^|>]+) \| ([^|>]+) -->)([^<]*)(?=<!-- -->)")
+OF_ROWS = {"max": max, "min": min, "count": len}
+
+
+def kept(name: str) -> dict[str, Any]:
+    """What a command wrote."""
+    return json.loads((ROOT / "docs/results" / f"{name}.json").read_text("utf-8"))
 
 
 def filled(text: str) -> str:
-    """A page with its tables as their files say."""
+    """A page with its tables, and the numbers of its sentences, as their files say."""
 
     def table(found: re.Match[str]) -> str:
-        name = found.group(2)
-        made = json.loads((ROOT / "docs/results" / f"{name}.json").read_text("utf-8"))
+        made = kept(found.group(2))
         of = f" (version {made['version']})" if "version" in made else ""
         return "\n".join([found.group(1), f"`{made['command']}`{of}", "", *lines(made), "", ""])
 
-    return BLOCK.sub(table, text)
+    def number(found: re.Match[str]) -> str:
+        return found.group(1) + shown(figure(*found.group(2, 3, 4)), found.group(5))
+
+    return FIGURE.sub(number, BLOCK.sub(table, text))
+
+
+def figure(name: str, row: str, column: str) -> float:
+    """One cell of a file, or the largest, the smallest or the number of its cells in a column."""
+    made = kept(name)
+    at = made["columns"].index(column)
+    taken, _, held = row.partition(" of ")
+    if taken not in OF_ROWS:
+        (cell,) = [each[at] for each in made["rows"] if each[0] == row]
+        return float(cell)
+    cells = [each[at] for each in made["rows"] if not held or held in each]
+    return OF_ROWS[taken]([float(each) for each in cells if each is not None])
+
+
+def shown(number: float, stands: str) -> str:
+    """A number in the form of what stands there: as many decimals, and no zero before the point where there is none."""
+    text = f"{number:,.{len(stands.partition('.')[2])}f}"
+    return text.removeprefix("0") if stands.startswith(".") else text
 
 
 def tables(printed: str) -> list[list[list[str]]]:

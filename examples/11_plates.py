@@ -5,6 +5,8 @@ Plates without dates
 Forty cultures were measured on twelve plates, one plate a day, and the dates were not written down. Every plate has an offset of its own, which
 moves all of its cultures together: as large as a culture's own deviations. Trajectories that share shocks are not independent, so a method that takes them
 for independent trusts the plates' offsets, and sorts the days by them.
+
+**In short:** nothing has to be set. ``rt.recover(table, subject="culture", slice="plate")`` tests whether cultures move together, finds that they do, and puts all twelve days in order.
 """
 
 import matplotlib.pyplot as plt
@@ -37,18 +39,15 @@ shared = found.model.result_.dependence
 print(
     f"{shared.common_share:.0%} of the noise is common to all cultures (p = {shared.p_value:.2g})."
 )
-print(
-    "in order, up to reversal:",
-    rt.metrics.order_accuracy(truth, found.model.order_, up_to_reversal=True),
-)
+right = rt.metrics.order_accuracy(truth, found.model.order_, up_to_reversal=True)
+print(f"share of days at their place: {right:.2f}")
 
 # %%
-# Without it the offsets pass for movement.
+# The same fit with cultures taken for independent (``common_shocks=False``): the offsets of the plates pass for movement, and some days are misplaced.
 
 naive = rt.ReTrace(dt=0.5, common_shocks=False, random_state=0).fit(measured)
-print(
-    "taken for independent:   ", rt.metrics.order_accuracy(truth, naive.order_, up_to_reversal=True)
-)
+naive_right = rt.metrics.order_accuracy(truth, naive.order_, up_to_reversal=True)
+print(f"share of days at their place, taken for independent: {naive_right:.2f}")
 
 fig, axes = plt.subplots(1, 3, figsize=(11, 3), sharey=True)
 orders = {

@@ -4,6 +4,8 @@ Visits after anonymisation
 
 A registry removed all dates before it shared its table. Each patient was seen eight times, at the same eight points of the protocol, and the visits were renamed V1 to V8
 at random. Some visits were missed, and some values were not measured. Which visit came first?
+
+**In short:** ``rt.recover(table, subject="patient", slice="visit")`` returns the table in time order. Here it finds the true order of all eight visits, and which way time runs.
 """
 
 import matplotlib.pyplot as plt

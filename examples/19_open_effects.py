@@ -4,6 +4,8 @@ Treatment effects while the direction is open
 
 Twenty patients, six visits in an unknown order, a drug that is given for a while and then stopped. The order of the visits is found, but not which way time runs. An effect estimated along the
 wrong direction can have the wrong sign, so none is given unless you ask for both.
+
+**In short:** ``direction="both"`` gives the effect in the order found and in its reverse. Here they have opposite signs; knowing which visit is the baseline settles which one holds.
 """
 
 import matplotlib.pyplot as plt

@@ -3,6 +3,8 @@ Wrong time stamps
 =================
 
 Two visits have swapped dates, one a typing error, and the clock of one subject was reset. Which stamps are wrong, and what should they be?
+
+**In short:** ``rt.audit_times(table, subject="patient", time="day")`` gives each stamp the probability that it is wrong, and the time that it should say. It finds all three errors.
 """
 
 import numpy as np
@@ -25,4 +27,4 @@ print(found.summary())
 
 # %%
 # Expected times over the times as given.
-found.plot()
+figure = found.plot().figure

@@ -28,6 +28,22 @@ OLD = r"## 0\.2\.0.*"  # what was released is history: its names may be gone
 DEFINED = {
     "theory.md": "values of the formula above them"
 }  # tables of numbers that nobody measured
+MEASURED = r"\b(?:called|wrong|wrongly|right|rightly|cover(?:s|ed|age)?|reject(?:s|ed)?|found|noticed|recovered)\b"
+SHARE = r"(?<![\w.])\.\d\d+\b|\b\d+ of (?:the )?\d+\b"
+BESIDE_ITS_COMMAND = r"`[^`]*\b(?:python|pytest|retrace|make) [^`]*`"
+NOT_MEASURED = (
+    "with 40 of .08, with 12 of .14",  # binomial errors
+    "the upper 95 % limit of the rate is .22",
+    "does not prove a level of .05",
+    "accepted in one direction (p > .05) and rejected",  # thresholds
+    "either is rejected at .003",
+    "rate of false alarms must be at most .001",
+    "At 5 % it rejects with a probability of at most .0112",  # proved
+    "differs from H by .51",
+    "where .05 is meant",
+    "a p-value near .05",
+)
+"""Sentences whose numbers are thresholds, formulas or proofs."""
 RENAMED = r"^\| [^|\n]+ \|"  # and so are those of the first column of the changelog's table
 
 
@@ -161,6 +177,59 @@ def test_no_table_of_figures_is_typed(page):
         words = [re.sub(r"`[^`]*`", "word", cell) for cell in cells]
         figures = [each for each in words if re.search(r"\d", each) and not re.search(r"[^\W\d_]{3,}", each)]  # fmt: skip
         assert 2 * len(figures) <= len(cells) or page.name in DEFINED, head
+
+
+def sentences(text: str) -> list[str]:
+    """Of running text: without tables, code, and numbers that are read from files; paragraphs that name the command behind their numbers are left out."""
+    for block in (r"<!-- table: .*?<!-- end of table -->", r"^```.*?^```", r"<!-- figure: [^>]*-->[^<]*<!-- -->"):  # fmt: skip
+        text = re.sub(block, "", text, flags=re.DOTALL | re.MULTILINE)
+    paragraphs = re.split(r"\n\s*\n|\n *(?=[-*|] )", text)
+    lone = [each for each in paragraphs if not re.search(BESIDE_ITS_COMMAND, each)]
+    plain = [re.sub(r"`[^`]*`", "", each).replace("\n", " ") for each in lone]
+    return [part for each in plain for part in re.split(r"(?<=[.:;]) +(?=[A-Z*(\[])", each)]
+
+
+def typed(text: str) -> list[str]:
+    """Sentences that tell how often something happened, by numbers that no file and no command accounts for."""
+    found = [each for each in sentences(text) if re.search(SHARE, each) and re.search(MEASURED, each)]  # fmt: skip
+    return [each for each in found if not any(known in each for known in NOT_MEASURED)]
+
+
+@every_page
+def test_no_result_is_typed_into_a_sentence(page):
+    """`<!-- figure: NAME | ROW | COLUMN -->.23<!-- -->` reads it from its file."""
+    if page.name != "CHANGELOG.md":
+        assert not typed(page.read_text(encoding="utf-8"))
+
+
+def test_a_number_in_a_sentence_that_its_file_contradicts_is_noticed():
+    filled = runpy.run_path(str(ROOT / ".ci" / "results.py"))["filled"]
+    cell = "<!-- figure: level | reversible | called -->{}<!-- --> panels"
+    most = "<!-- figure: level | max | panels -->{}<!-- -->"
+    made = json.loads((ROOT / "docs" / "results" / "level.json").read_text(encoding="utf-8"))
+    called = next(row[2] for row in made["rows"] if row[0] == "reversible")
+    assert filled(cell.format("-1")) == cell.format(called)
+    assert filled(most.format("1")) == most.format(f"{max(float(row[1]) for row in made['rows']):,.0f}")  # fmt: skip
+    assert typed("A direction is called in .12 of them.")
+    assert typed("It was wrong in 3 of 20 panels.")
+    assert not typed("It was wrong in 3 of 20 panels (`python studies/level.py --seeds 0:20`).")
+
+
+@pytest.mark.skipif(not RECORDS, reason="the records are in the repository, not in a wheel")
+def test_records_of_the_real_panels_do_not_contradict_each_other():
+    """Where one says that a direction was right no other says that it never is, and orders are as good in all."""
+    directions: dict[str, list[set[str]]] = {}
+    accuracies: dict[str, set[float]] = {}
+    for name, column in (("direction_panels", "whole"), ("real_panels", "direction"), ("real_tables", "direction")):  # fmt: skip
+        made = json.loads((ROOT / "docs" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+        rows = [dict(zip(made["columns"], each, strict=True)) for each in made["rows"]]
+        for panel, row in [(each[0], row) for each, row in zip(made["rows"], rows, strict=True)]:
+            said = set(re.findall(r"right|wrong|open|known", row[column])) or {"open"}
+            directions.setdefault(panel, []).append(said)
+            if "accuracy up to reversal" in row:
+                accuracies.setdefault(panel, set()).add(float(row["accuracy up to reversal"]))
+    assert all(set.intersection(*each) for each in directions.values()), directions
+    assert all(len(each) == 1 for each in accuracies.values()), accuracies
 
 
 @pytest.mark.skipif(not RECORDS, reason="the records are in the repository, not in a wheel")

@@ -318,7 +318,7 @@ def test_subjects_and_bootstrap_are_one_option_away(simulated, tmp_path):
 def test_subjects_of_one_group_are_not_taken_for_independent(simulated, tmp_path):
     file, _ = simulated
     table = pd.read_csv(file)
-    table["centre"] = "c" + (pd.factorize(table["subject"])[0] % 10).astype(str)
+    table["centre"] = [f"c{k % 10}" for k in pd.factorize(table["subject"])[0]]
     grouped = tmp_path / "grouped.csv"
     table.to_csv(grouped, index=False)
     given = ("--subject", "subject", "--slice", "slice", "--group", "centre")

@@ -220,7 +220,7 @@ def _findings(table: pd.DataFrame, found: list[Sequence], panel: Panel, unit: fl
         said.append(f"{len(single) - 5} more single stamps are wrong: see the table.")
     swapped = wrong[(wrong["kind"] == "swapped")]
     if len(swapped):
-        said.append(f"{len(swapped) // 2} pairs of stamps seem to be swapped: {whose} {shown(swapped[whose].unique().tolist())}.")  # fmt: skip
+        said.append(f"Pairs of stamps that seem to be swapped: {len(swapped) // 2} ({whose} {shown(swapped[whose].unique().tolist())}).")  # fmt: skip
     for j, each in enumerate(found):
         if each.shifted.any():
             who = "slices" if panel.slices is not None else f"subject {panel.ids[j]!r}"

@@ -206,6 +206,24 @@ def _other_units(rng: np.random.Generator) -> tuple[Array, Array | None]:
     return X, A
 
 
+def _carried_forward(rng: np.random.Generator) -> tuple[Array, Array | None]:
+    """A third of the subjects drop out, and their last row is repeated."""
+    X, A = _linear(rng, off=2.0, narrow=0.3)
+    for x, last in zip(X[::3], rng.integers(T // 2, T - 2, len(X[::3])), strict=True):
+        x[last:] = x[last]
+    return X, A
+
+
+def _growing_gaps(rng: np.random.Generator) -> tuple[Array, None]:
+    """Visits that get further and further apart: as many as T out of a longer, evenly observed course."""
+    seen = np.unique(np.round(1.25 ** np.arange(4, 30)).astype(int))[:T] - 2
+    fine = DT / 8
+    sde = random_irreversible_sde(3, random_state=rng)
+    sd = np.sqrt(np.diag(solve_continuous_lyapunov(sde.drift, -sde.diffusion)))
+    start = Gaussian(2 * sd, np.diag((0.3 * sd) ** 2))
+    return sde.simulate(N, int(seen[-1]) + 1, fine, x0=start, random_state=rng)[:, seen], None
+
+
 def _of(**options: float) -> Callable[[np.random.Generator], tuple[Array, Array | None]]:
     return lambda rng: _linear(rng, **options)  # type: ignore[arg-type]
 
@@ -224,6 +242,7 @@ SIMULATED: dict[str, Source] = {
     "two groups": Source("mechanism", True, _two_groups),
     "noisy transient": Source("mechanism", True, _of(off=2.0, narrow=0.3, noise=0.3)),
     "transient, 10 % missing": Source("mechanism", True, _of(off=2.0, narrow=0.3, missing=0.1)),
+    "growing gaps": Source("mechanism", True, _growing_gaps),
     "reversible rest": Source("rest", False, _of(turning=False)),
     "irreversible rest": Source("rest", False, _of()),
     "rest, own levels": Source("rest", False, _of(turning=False, levels=2.0)),
@@ -238,6 +257,7 @@ SIMULATED: dict[str, Source] = {
     "wrong cells": Source("wrong data", True, _wrong_cells),
     "exchanged rows": Source("wrong data", False, _exchanged),
     "one in other units": Source("wrong data", True, _other_units),
+    "carried forward": Source("wrong data", True, _carried_forward),
 }  # fmt: skip
 """Made anew from each seed."""
 

@@ -103,4 +103,4 @@ def lines(table: dict[str, Any]) -> list[str]:
 def _shown(cell: str | float | None) -> str:
     if cell is None or isinstance(cell, str):
         return cell or "–"
-    return str(cell) if isinstance(cell, int) else f"{cell:.2f}"
+    return str(cell) if isinstance(cell, int) else f"{round(cell, 2) + 0.0:.2f}"  # no "-0.00"

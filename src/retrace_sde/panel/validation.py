@@ -260,7 +260,8 @@ def _check_kind(values: Any, name: str) -> Any:
                 f"{name} must hold real numbers; got Python objects that are not numbers."
             ) from None
     dtype = values.dtype if lazy is None else np.dtype(lazy.source.dtype)
-    xp: Any = np if lazy is not None else array_api_compat.array_namespace(values)
+    # Of data outside memory numpy's, as array_api_compat has it: numpy below 2 has no isdtype.
+    xp: Any = array_api_compat.array_namespace(values if lazy is None else np.empty(0))
     if not xp.isdtype(dtype, ("integral", "real floating")):
         raise ValueError(
             f"{name} must hold real numbers; got dtype {dtype}. Encode categories and dates first."
