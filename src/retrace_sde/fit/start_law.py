@@ -172,26 +172,26 @@ def _left_out(
     least = START_FLOOR * noise + lost
     # Without shrinkage targets are alike; and covariances are singular, but for the floor, with n ≤ d.
     tried = [] if n <= d else [(0, 0.0)]
-    tried += [(which, rho) for which in range(len(targets)) for rho in SHRINKAGES[1:]]
+    tried += [(target, rho) for target in range(len(targets)) for rho in SHRINKAGES[1:]]
     scaled = [((Q * S).sum(axis=(1, 2)) / d)[:, None, None] * P for P, Q in targets]
     best, covariance = np.full((k, n), -np.inf), np.zeros((k, d, d))
     worth, own = np.full(k, -np.inf), [np.full(k, -np.inf) for _ in targets]
     at_once = len(tried) if len(tried) * k * d * max(n, d) <= CACHED_ELEMENTS else 1
     while tried:
         some, tried = tried[:at_once], tried[at_once:]
-        rest = np.stack([each * scaled[which] + least for which, each in some], axis=1)
+        rest = np.stack([each * scaled[target] + least for target, each in some], axis=1)
         rho = np.array([each for _, each in some])
         density, total = _densities(z, m, S, rest, rho)
         first = total.argmax(axis=1)
         wins = np.flatnonzero(total.max(axis=1) > worth)
-        i = wins, first[wins]
-        worth[wins], best[wins] = total[i], density[i]
-        covariance[wins] = (1 - rho[i[1]])[:, None, None] * S[wins] + rest[i]
+        which = first[wins]
+        worth[wins], best[wins] = total[wins, which], density[wins, which]
+        covariance[wins] = (1 - rho[which])[:, None, None] * S[wins] + rest[wins, which]
         if tried:
-            which, now = some[0][0], total[:, 0]
-            own[which] = np.maximum(own[which], now)
-            if (now < own[which] - GIVE_UP_NATS).all():  # more of it predicts still worse
-                tried = [each for each in tried if each[0] != which]
+            target, now = some[0][0], total[:, 0]
+            own[target] = np.maximum(own[target], now)
+            if (now < own[target] - GIVE_UP_NATS).all():  # more of it predicts still worse
+                tried = [each for each in tried if each[0] != target]
     return best - d * np.log(2 * np.pi) / 2, covariance
 
 

@@ -160,4 +160,9 @@ class Panels:
         if self.visits.ragged:
             x = x[:, self.live(lags) > 0][:, None]
         squares = np.einsum("bntd,bntd->bd", x, x) / (x.shape[1] * x.shape[2])
-        return np.asarray(np.maximum(squares - x.mean(axis=(1, 2)) ** 2, 1e-9 * squares + 1e-300))
+        return variances(squares, x.mean(axis=(1, 2)))
+
+
+def variances(squares: Array, mean: Array) -> Array:
+    """From mean squares and means; not less than rounding leaves."""
+    return np.asarray(np.maximum(squares - mean**2, 1e-9 * squares + 1e-300))

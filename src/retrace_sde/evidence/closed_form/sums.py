@@ -14,7 +14,7 @@ from itertools import combinations_with_replacement
 
 import numpy as np
 
-from retrace_sde.evidence.closed_form.panels import Form, Panels
+from retrace_sde.evidence.closed_form.panels import Form, Panels, variances
 from retrace_sde.io.arrays import Array
 
 ROWS_AT_ONCE = 1 << 16
@@ -177,7 +177,15 @@ class StepSums:
     @cached_property
     def widths(self) -> Array:
         """Variances of what `first` holds; a panel and its reverse have the same."""
-        return np.tile(self.panels.widths(self.form.lags), (2, 1))
+        panels = self.panels
+        if self.form.lags > 1 or panels.visits.ragged:
+            return np.tile(panels.widths(self.form.lags), (2, 1))
+        # Of all slices: those that are regressors, and the last one.
+        (B, n, T, d), last = panels.x.shape, panels.x[:, :, -1]
+        squares = np.diagonal(self.about_zero(None)[:B, :d, :d], axis1=1, axis2=2)
+        squares = (squares + np.einsum("bnd,bnd->bd", last, last)) / (n * T)
+        mean = (self.total(None)[0][:B, :d] + last.sum(axis=1)) / (n * T)
+        return np.tile(variances(squares, mean), (2, 1))
 
     @property
     def _both(self) -> tuple[Panels, Panels]:

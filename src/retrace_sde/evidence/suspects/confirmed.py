@@ -167,7 +167,7 @@ class _White(NamedTuple):
     @classmethod
     def of(cls, residuals: Array) -> _White | None:
         """None: too few."""
-        seen = ~np.isnan(residuals).any(axis=2)
+        seen: Mask = np.asarray(~np.isnan(residuals).any(axis=2))
         if seen.sum() < MIN_ROWS:
             return None
         W = _whitening(residuals[seen])
