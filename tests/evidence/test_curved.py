@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -13,7 +15,7 @@ from retrace_sde.evidence.candidates.along import CandidatesAlong
 from retrace_sde.evidence.candidates.candidate import CandidateFit, CandidateKind
 from retrace_sde.evidence.candidates.curved import CUBIC_DRIFT, QUADRATIC_DRIFT
 from retrace_sde.evidence.candidates.linear_step import form_penalty
-from retrace_sde.evidence.closed_form.checks import CURVATURE_LEVEL, free_nuisances
+from retrace_sde.evidence.closed_form.checks import CURVATURE_LEVEL, Checks, free_nuisances
 from retrace_sde.evidence.closed_form.panels import Form, Ground, Panels
 from retrace_sde.evidence.closed_form.steps import contributions, fit_directions, ratios
 from retrace_sde.evidence.direction.comparison import DirectionCall, compare_directions
@@ -158,13 +160,18 @@ def test_growth_entered_at_different_stages_and_measured_with_noise_is_never_cal
 
 
 def test_a_model_is_surpassed_by_a_better_fit_not_by_fewer_parameters() -> None:
-    def fit(log_likelihood: float, price: float) -> CandidateFit:
+    def fit(log_likelihood: float, price: float, kind: str = "toy") -> CandidateFit:
         both = log_likelihood, log_likelihood - 5
-        return CandidateFit("toy", both, price, 5.0, lambda: np.zeros(1))
+        return CandidateFit(kind, both, price, 5.0, lambda: np.zeros(1))
 
     assert fit(100, 10).surpassed_by(fit(110, 12))
     assert not fit(100, 10).surpassed_by(fit(99, 2))  # nested in it: fewer parameters only
     assert not fit(100, 10).surpassed_by(fit(110, 18))  # within a tie
+    # What is not checked must have more to show than a special case of it that failed; what passed its checks need not.
+    failed = fit(98, 2, CandidateKind.MARKOV)
+    assert fit(100, 10).surpassed_by(failed)
+    assert not fit(107, 10).surpassed_by(failed)
+    assert not replace(fit(100, 10), checks=Checks(1.0, 1.0, 0.0)).surpassed_by(failed)
 
 
 def test_wells_in_equilibrium_are_rarely_called() -> None:

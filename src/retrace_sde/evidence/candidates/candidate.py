@@ -115,10 +115,11 @@ class CandidateFit:
     def surpassed_by(self, other: CandidateFit) -> bool:
         """The data prefer another one clearly, and not for having fewer parameters only.
 
-        The Markov model is a special case of the others: where it fails and they do not, they have what it lacks.
+        The Markov model is a special case of the others: where it fails and they do not, they have what it lacks. One whose residuals are
+        not checked has to show that by its evidence: measurement noise of hardly any size passed for Markov steps that had failed.
         """
         if other.kind == CandidateKind.MARKOV:
-            return False
+            return self.checks is None and other.log_evidence > self.log_evidence
         fits_better = max(other.log_likelihoods) > max(self.log_likelihoods)
         return fits_better and other.log_evidence > self.log_evidence + TIE_NATS
 

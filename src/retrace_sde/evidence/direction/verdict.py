@@ -449,7 +449,8 @@ def _under(test: DirectionTest) -> str:
     if first is None or plain is None or found is None or not found.allows:
         return ""
     nats = first.log_evidence - plain.log_evidence
-    return f"With {found.allows} allowed, which the data prefer by {nats:,.0f} nats, "
+    why = f"the data prefer by {nats:,.0f} nats" if nats > 0 else "the residuals ask for"
+    return f"With {found.allows} allowed, which {why}, "
 
 
 def _beside_trend(test: DirectionTest) -> str:
