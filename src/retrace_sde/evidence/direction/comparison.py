@@ -60,9 +60,6 @@ NOT_AT_REST_P = 0.01
 """p-value of steady spreads from which linear steps of equal variance are taken not to be at rest. Growth on plates of .3 deviations: .001 in 40 of 40 panels.
 At rest .00 to .02 of 300 panels each (n = 8 and 30, T = 16 and 60, d = 1 and 3, reversible or not) are below it."""
 
-CUBIC_VARIABLES = 3
-"""Variables up to which the direction of quadratic steps is tested in cubic ones."""
-
 MOVE_TOGETHER, STAGES_APART, STAY_AHEAD = 0.9, 0.25, 0.5
 """Subjects are at different stages where at least this share of them moves one way, first values deviate by this share of the mean way,
 and first and last values are correlated this much. Growth from a common start: .98 or more, .05 or less, any."""
@@ -294,18 +291,10 @@ def _ratio(found: CandidateFit, panels: Panels | None, grounds: frozenset[Ground
 
 
 def tested_form(form: Form, panels: Panels) -> Form:
-    """The form in which a direction is tested: with memory or random intercepts, by deviations from slices' means; in cubic steps where they are quadratic.
-
-    A quadratic step is the first term of what a curved drift does between two slices. What it leaves out is as large in either direction and hides the
-    noise, which tells them apart: of logistic growth on plates 26 of 30 panels were called in cubic steps, 20 in quadratic ones, none wrongly.
-    """
-    size = panels.x.shape[1:]
+    """The form in which a direction is tested: with memory or random intercepts, by deviations from slices' means."""
     rich = form.lags > 1 or form.levels
-    freed, cubic = form._replace(means=True), form._replace(degree=3)
-    if rich and panels.aligned and freed.fits(*size):
-        return freed
-    quadratic = form.degree == 2 and not rich and size[2] <= CUBIC_VARIABLES
-    return cubic if quadratic and cubic.fits(*size) else form
+    freed = form._replace(means=True)
+    return freed if rich and panels.aligned and freed.fits(*panels.x.shape[1:]) else form
 
 
 def _shares(panels: Panels, form: Form) -> Array:
