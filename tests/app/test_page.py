@@ -104,7 +104,7 @@ def test_a_file_is_dropped_fitted_seen_in_order_and_taken_home(visit, client, tm
     assert one["visit"].tolist()[:2] == ["visit L", "visit H"]
     assert one["position"].tolist() == list(range(12))
     figures = page.frame_locator("#report")
-    figures.locator("#drift-map svg").wait_for()  # the report is a frame that loads after the page
+    figures.locator("#drift-map svg").wait_for()
     assert figures.locator("#drift-map svg").count() == 1
     assert figures.locator("#verdicts").is_hidden()
     page.locator("#forget").click()
@@ -176,7 +176,7 @@ def test_a_hostile_name_and_content_do_nothing(visit, client):
     page.locator("#result").wait_for()
     assert HOSTILE in page.locator("#legend").inner_text()
     figures = page.frame_locator("#report")
-    figures.locator("#drift-map svg").wait_for()  # the report is a frame that loads after the page
+    figures.locator("#drift-map svg").wait_for()
     assert figures.locator("#drift-map svg").count() == 1
     assert page.locator("main img, main script").count() == 0
     assert figures.locator("main img, main script").count() == 0
@@ -344,6 +344,6 @@ def test_a_sheet_and_the_steps_of_the_forecast_are_chosen(visit, client):
     page.locator("#result").wait_for()
     assert "next 4 observations" in page.locator("#files").inner_text()
     figures = page.frame_locator("#report")
-    figures.locator("#forecast-plot svg").wait_for()  # the report is a frame that loads after the page
+    figures.locator("#forecast-plot svg").wait_for()
     assert figures.locator("#forecast-plot svg").count() == 1
     assert "The next 4 observations" in figures.locator("#forecast").inner_text()
