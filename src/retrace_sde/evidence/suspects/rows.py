@@ -38,8 +38,8 @@ panels of 80 to 200 subjects had a false pair (seeds 100:180): only the rate kno
 with .005, 6 of 200 noisy panels of 60 to 250 subjects had one, with .001 none; recall of exchanges and wrong slices is the same (seeds 0:40 and 200:240)."""
 
 PAIR_PRODUCT = 1e-9
-"""Product of both up to which a less rare pair is wrong too: where 5 % of the rows are spikes (pbcseq) the rate alone says little. Of 300 noisy clean panels of 60 to 250 subjects (seeds 600:700) 3 had such a
-pair, of those with spikes of Student's t with 2 degrees of freedom; with 3e-9 four."""
+"""Product of both up to which a less rare pair is wrong too: where 5 % of the rows are spikes (pbcseq) the rate alone says little. Of 300 noisy clean panels of 60 to 250 subjects (seeds 600:700) four have
+a false pair with 3e-9, one by the rate alone; the three more have spikes of Student's t with 2 degrees of freedom. Not measured again with 1e-9, which calls fewer."""
 
 SEVERAL_PAIRS, PAIR_LEVEL_OF_SEVERAL = 2, 0.002
 """Certain pairs of a kind from which there are exchanges of that kind, and the bound on the product then, with the rate among that kind. With .002, .920 of the rows of a wrong slice are found in pairs, at a
