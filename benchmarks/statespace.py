@@ -202,7 +202,7 @@ class NoisyEM:
     def track_pykalman_ratio(self, sigma):
         return ratio(pykalman, self.Y)
 
-    track_dynamax_ratio.unit = track_pykalman_ratio.unit = "peer / ours"
+    track_dynamax_ratio.unit = track_pykalman_ratio.unit = "peer / ours"  # type: ignore[attr-defined]
 
 
 class MissingEntries:

@@ -160,7 +160,7 @@ def chain(sampler, n, times, own):
             model.draw(law, chains, Stretch(2, 2 * times, 1))
             order = chains.orders[0].copy()
         else:
-            order, law, _ = sampler.shared_sweep(order, law, moves=4)
+            order, law, _ = sampler.shared_sweep(order, law)
         if k >= BURN:
             yield order.copy(), law
 
