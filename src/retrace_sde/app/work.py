@@ -35,6 +35,7 @@ from retrace_sde.recovery import Recovery, recover
 from retrace_sde.show.figures import orders_drawn
 from retrace_sde.show.report import write_report
 from retrace_sde.show.verdicts import verdicts
+from retrace_sde.show.wording import in_words, reworded, speaking
 
 MAX_LINES, MAX_GROUPS, MAX_SLICES_MOVING = 6, 6, 60
 """Variables, subjects and slices, at most, that are seen moving into order."""
@@ -136,6 +137,25 @@ class Desk:
         return plain({**_answer(found, cautions), "steps": steps})
 
 
+ROLES = {"time": "the role time", "covariates": "the role input"}
+"""Settings that are roles of columns on the page."""
+
+PYTHON_WORDS = {
+    "result_.suspects": "suspects.csv",
+    "share=True": "share.html",
+    "Knowledge(first=…, precedences=…)": "“First slice”",
+    "max_iter": "max_iter (in Python)",
+    "sample_orders()": "sample_orders() (in Python)",
+}
+"""What the page calls otherwise, or has not."""
+
+
+def _choice(name: str, value: str | None) -> str:
+    """A setting as the page has it: a role of a column, else of the script that does the same."""
+    asked = f"{name}=" if value is None else f"{name}={value!r}"
+    return ROLES.get(name, f"{asked} (in Python)")
+
+
 def _page_notes(frame: pd.DataFrame) -> list[str]:
     """How the table was read; of sheets the page has a choice of its own."""
     return [] if SHEETS_KEY in frame.attrs else frame.attrs.get(NOTES_KEY, [])
@@ -217,7 +237,7 @@ TASKS: dict[str, Callable[[Desk, Message], Message]] = {
 def serve(tasks: Connection, folder: str) -> None:
     """Do tasks until the other end hangs up; whatever comes meanwhile asks for what there is."""
     _bound_memory()
-    desk = Desk(Path(folder))
+    desk, words = Desk(Path(folder)), in_words(_choice, PYTHON_WORDS)
 
     def tell(step: Progress) -> None:
         tasks.send({
@@ -237,11 +257,11 @@ def serve(tasks: Connection, folder: str) -> None:
             desk.forget()
             continue
         try:
-            with reporting(tell):
-                answer = TASKS[task["task"]](desk, task)
+            with reporting(tell), speaking(words):
+                answer = reworded(TASKS[task["task"]](desk, task))
             tasks.send({"kind": "done", "task": task["task"], "answer": answer})
         except (MemoryError, ValueError, OSError) as error:
-            tasks.send({"kind": "failed", "text": _sentence(error, task)})
+            tasks.send({"kind": "failed", "text": words(_sentence(error, task))})
 
 
 def _sentence(error: Exception, task: Message) -> str:

@@ -320,7 +320,7 @@ def _assumed(model: TreatmentEffect, asked: dict[str, Any], draws: int) -> dict[
         "assumptions": list(model.assumptions_),
         "confounding": None if test is None else {
             "p_value": test.p_value, "rejected": test.rejected, "random": test.random, "fixed": test.fixed,
-            "verdict": test.sentence("--subjects fixed"),
+            "verdict": test.verdict,
         },
         "sensitivity": {
             "to_zero": found.to_zero, "to_doubt": found.to_doubt, "spread": found.spread, "text": str(found).splitlines(),
