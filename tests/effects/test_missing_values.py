@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import click
 import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 
 import retrace_sde as rt
-from retrace_sde.cli.common import refusing
+from retrace_sde.app.work import _choice
+from retrace_sde.cli.common import _flag, refusing
+from retrace_sde.cli.effect import effect
 from retrace_sde.effects.missing_values import with_missing_drawn
 from retrace_sde.effects.treatment import TreatmentEffect, effect_drift
 from retrace_sde.fit.subjects import SubjectFit
@@ -18,6 +21,7 @@ from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.inputs import MissingInputsError, constants_filled
 from retrace_sde.process.drift import Polynomial, TumourGrowth
 from retrace_sde.search.models.euler import EulerModel
+from retrace_sde.show.wording import in_words, speaking
 
 DT, T = 0.25, 12
 
@@ -142,9 +146,16 @@ def test_each_interface_names_its_own_way_to_fill_inputs() -> None:
     u[:, ::2] = 0.5
     u[4, 3] = np.nan
     asked = TreatmentEffect(dt=DT, permutation="shared", random_state=0)
-    with pytest.raises(MissingInputsError, match="missing_covariates='carry'"):
+    with pytest.raises(MissingInputsError, match="missing_covariates='carry'") as refused:
         asked.fit(whole, u, order=np.arange(T))
-    with pytest.raises(Exception, match="Add --missing-covariates carry"), refusing():
+    on_page = in_words(_choice, {})(str(refused.value))
+    assert "Choose “Inputs that are missing”: last value before" in on_page
+    with (
+        click.Context(effect),
+        speaking(in_words(_flag, {})),
+        pytest.raises(click.ClickException, match="Choose --missing-covariates carry"),
+        refusing(),
+    ):
         asked.fit(whole, u, order=np.arange(T))
     carried = asked.set_params(missing_covariates="carry").fit(whole, u, order=np.arange(T))
     assert np.isfinite(carried.ate()).all()

@@ -27,7 +27,6 @@ from retrace_sde.io.dialect import NOTES_KEY, WRITTEN_KEY
 from retrace_sde.io.files import SHEETS_KEY, read_table
 from retrace_sde.io.writing import write_table
 from retrace_sde.panel.blocks import evenly, to_numpy
-from retrace_sde.panel.inputs import MissingInputsError
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.validation import collected_warnings
 from retrace_sde.progress import Progress, report, reporting, told
@@ -137,8 +136,21 @@ class Desk:
         return plain({**_answer(found, cautions), "steps": steps})
 
 
-ROLES = {"time": "the role time", "covariates": "the role input"}
-"""Settings that are roles of columns on the page."""
+CHOICES = {
+    "time": "the role time",
+    "covariates": "the role input",
+    "missing_covariates": "“Inputs that are missing”: {}",
+    "common_shocks": "“Shocks, plates or batches that all subjects share”: {}",
+}
+"""Settings that the page offers, by what it calls them."""
+
+VALUES = {
+    "carry": "last value before",
+    "auto": "remove if a test finds them",
+    "True": "remove",
+    "False": "leave",
+}
+"""Values that it calls otherwise."""
 
 PYTHON_WORDS = {
     "result_.suspects": "suspects.csv",
@@ -151,9 +163,9 @@ PYTHON_WORDS = {
 
 
 def _choice(name: str, value: str | None) -> str:
-    """A setting as the page has it: a role of a column, else of the script that does the same."""
+    """A setting as the page has it; as Python has it where the page does not."""
     asked = f"{name}=" if value is None else f"{name}={value!r}"
-    return ROLES.get(name, f"{asked} (in Python)")
+    return CHOICES.get(name, f"{asked} (in Python)").format(VALUES.get(value or "", value))
 
 
 def _page_notes(frame: pd.DataFrame) -> list[str]:
@@ -273,8 +285,6 @@ def _sentence(error: Exception, task: Message) -> str:
         text = (
             f"The computation broke down ({error}): a variable barely varies or depends on others."
         )
-    elif isinstance(error, MissingInputsError):
-        text = f"{error.finding} Choose under “Inputs that are missing” how to fill them, or leave that column out."
     text = text.replace(str(task["path"]), str(task.get("name", "the file")))
     return text[:1].upper() + text[1:]
 

@@ -125,10 +125,6 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-MISSING_INPUTS = "Add --missing-covariates carry (the last value before holds on) or --missing-covariates interpolate, or leave that column out."
-"""What to do about missing inputs, in a command."""
-
-
 def _flag(name: str, value: str | None) -> str | None:
     """A setting as the command that runs takes it, `outliers='keep'` as `--outliers keep`; None where it has no such flag.
 
@@ -148,6 +144,9 @@ def _flag(name: str, value: str | None) -> str | None:
 PYTHON_WORDS = {
     "result_.suspects": "suspects.csv",
     "Knowledge(first=…, precedences=…)": "--first, --before",
+    "Pass the order if it is known": "Name the column of times with --time if they are known",
+    "direction='both'": "--both-directions",
+    "T0= and T1=": "--t0 and --t1",
     "permutation='shared'": "--slice",
     "permutation='independent'": "--independent",
     "max_iter": "max_iter (in Python)",
@@ -161,12 +160,8 @@ def refusing() -> Iterator[None]:
     """Data that cannot be used become one clear line, whatever part of the package refused them."""
     from numpy.linalg import LinAlgError
 
-    from retrace_sde.panel.inputs import MissingInputsError
-
     try:
         yield
-    except MissingInputsError as error:
-        raise click.ClickException(f"{error.finding} {MISSING_INPUTS}") from None
     except LinAlgError as error:
         raise click.ClickException(
             f"the computation broke down ({error}): a variable barely varies or depends on others; "
