@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from retrace_sde.panel.blocks import one_blas_thread
+from retrace_sde.search.models.hidden import HiddenModel
 
 
 @pytest.fixture(scope="session")
@@ -38,10 +39,11 @@ def browser():
 
 @pytest.fixture
 def brief(monkeypatch):
-    """Fits that average over orders, at their shortest: one other start for the direction, no second, longer sampling.
+    """Fits that average over orders, at their shortest: few rounds before directions are compared, one other start, no second, longer sampling.
 
-    For tests of neither: the same code runs, four times less of it.
+    For tests of none of these: the same code runs, four times less of it.
     """
+    monkeypatch.setattr(HiddenModel, "effort", HiddenModel.effort._replace(warm=6))
     monkeypatch.setattr("retrace_sde.evidence.direction.marginal_test.RESTARTS", 1)
     monkeypatch.setattr("retrace_sde.search.gibbs.BETWEEN_RECORDS", (1,))
 
