@@ -32,7 +32,7 @@ def noisy_stamps(truth, slots, seed):
     return (place + slots * np.random.default_rng(seed).standard_normal(place.shape)) * DT
 
 
-@pytest.mark.parametrize("slots", [1.0, 3.0])
+@pytest.mark.parametrize("slots", [pytest.param(1.0, marks=pytest.mark.statistics), 3.0])
 def test_a_shared_order_is_better_than_sorting_by_noisy_timestamps(slots):
     gains = []
     for seed in range(4):
