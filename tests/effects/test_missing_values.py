@@ -166,9 +166,9 @@ def test_the_command_takes_a_table_as_it_comes(tmp_path: Any) -> None:
 
     from retrace_sde.cli.main import main
 
-    _, seen, u = _treated(5)
+    _, seen, u = _treated(5, n=30)
     frame = pd.DataFrame({
-        "patient": np.repeat([f"p{j}" for j in range(60)], T), "visit": np.tile(range(T), 60), "a": seen[..., 0].ravel(),
+        "patient": np.repeat([f"p{j}" for j in range(30)], T), "visit": np.tile(range(T), 30), "a": seen[..., 0].ravel(),
         "b": seen[..., 1].ravel(), "drug": u.ravel(),
     })  # fmt: skip
     frame.loc[40, "drug"] = np.nan
@@ -177,5 +177,5 @@ def test_the_command_takes_a_table_as_it_comes(tmp_path: Any) -> None:
     options = ["--subject", "patient", "--time", "visit", "--treatment", "drug", "--draws", "20"]
     run = CliRunner().invoke(main, ["effect", str(tmp_path / "trial.csv"), *options])
     assert run.exit_code == 0, run.output
-    assert "59 subjects; treatment in drug" in run.output
+    assert "29 subjects; treatment in drug" in run.output
     assert "p9" in run.output
