@@ -35,7 +35,7 @@ def flag(name, value):
     ],
 )  # fmt: skip
 def test_settings_get_the_names_of_the_interface(said, here):
-    with speaking(in_words(flag, {"result_.suspects": "suspects.csv"})):
+    with speaking(in_words(flag, {})):
         assert worded(said) == here
     assert worded(said) == said  # in Python
 
@@ -52,6 +52,7 @@ def test_the_page_has_roles_and_names_the_rest_as_python_does():
     assert words("known about time (time=)") == "known about time (the role time)"
     assert words("see result_.suspects") == "see suspects.csv"
     assert words("outliers='keep' uses it") == "outliers='keep' (in Python) uses it"
+    assert words("slice 'dose='{'' of the table") == "slice 'dose='{'' of the table"
 
 
 @pytest.fixture(scope="module")

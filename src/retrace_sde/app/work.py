@@ -30,7 +30,7 @@ from retrace_sde.panel.blocks import evenly, to_numpy
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.validation import collected_warnings
 from retrace_sde.progress import Progress, report, reporting, told
-from retrace_sde.recovery import Recovery, recover
+from retrace_sde.recovery import Options, Recovery, recover
 from retrace_sde.show.figures import orders_drawn
 from retrace_sde.show.report import write_report
 from retrace_sde.show.verdicts import verdicts
@@ -153,19 +153,18 @@ VALUES = {
 """Values that it calls otherwise."""
 
 PYTHON_WORDS = {
-    "result_.suspects": "suspects.csv",
     "share=True": "share.html",
     "Knowledge(first=…, precedences=…)": "“First slice”",
-    "max_iter": "max_iter (in Python)",
-    "sample_orders()": "sample_orders() (in Python)",
 }
-"""What the page calls otherwise, or has not."""
+"""What the page calls otherwise."""
 
 
-def _choice(name: str, value: str | None) -> str:
-    """A setting as the page has it; as Python has it where the page does not."""
+def _choice(name: str, value: str | None) -> str | None:
+    """A setting as the page has it; as Python has it where the page does not. None: no setting, but something in the table."""
+    if name in CHOICES:
+        return CHOICES[name].replace("{}", VALUES.get(value or "", value or ""))
     asked = f"{name}=" if value is None else f"{name}={value!r}"
-    return CHOICES.get(name, f"{asked} (in Python)").format(VALUES.get(value or "", value))
+    return f"{asked} (in Python)" if name in Options.__annotations__ else None
 
 
 def _page_notes(frame: pd.DataFrame) -> list[str]:

@@ -142,17 +142,14 @@ def _flag(name: str, value: str | None) -> str | None:
 
 
 PYTHON_WORDS = {
-    "result_.suspects": "suspects.csv",
     "Knowledge(first=…, precedences=…)": "--first, --before",
     "Pass the order if it is known": "Name the column of times with --time if they are known",
     "direction='both'": "--both-directions",
     "T0= and T1=": "--t0 and --t1",
     "permutation='shared'": "--slice",
     "permutation='independent'": "--independent",
-    "max_iter": "max_iter (in Python)",
-    "sample_orders()": "sample_orders() (in Python)",
 }
-"""What a command calls otherwise than by a flag of the same name, or has not."""
+"""What a command calls otherwise than by a flag of the same name."""
 
 
 @contextmanager

@@ -21,6 +21,13 @@ SETTING = re.compile(
 )
 """A setting as Python writes it: a name with a text, a truth value or a list of texts; or the name alone, `time=`."""
 
+OUTSIDE_PYTHON = {
+    "result_.suspects": "suspects.csv",
+    "max_iter": "max_iter (in Python)",
+    "sample_orders()": "sample_orders() (in Python)",
+}
+"""What every other interface calls otherwise, or has not."""
+
 SENTENCES = {"advice", "assumptions", "can", "cannot", "cautions", "findings", "notes", "sentence", "verdict", "warnings"}  # fmt: skip
 """Keys of an answer under which there are sentences; under all others are the user's own names and numbers."""
 
@@ -41,7 +48,7 @@ def worded(text: str) -> str:
 
 
 def in_words(setting: Callable[[str, str | None], str | None], others: dict[str, str]) -> Wording:
-    """A wording: how a setting with its value (None: its name alone) is called, None where it has no name; and other words."""
+    """A wording: how a setting with its value (None: its name alone) is called, None where it has no name; and other words, its own."""
 
     def each(found: re.Match[str]) -> str:
         name, text, truth, several = found.groups()
@@ -49,7 +56,7 @@ def in_words(setting: Callable[[str, str | None], str | None], others: dict[str,
         return setting(name, value) or found[0]
 
     def words(text: str) -> str:
-        for python, here in others.items():
+        for python, here in {**OUTSIDE_PYTHON, **others}.items():
             text = text.replace(python, here)
         return SETTING.sub(each, text)
 
