@@ -26,6 +26,7 @@ def flag(name, value):
     ("said", "here"),
     [
         ("(outliers='keep' uses it)", "(--outliers keep uses it)"),
+        ("outliers=None leaves them out", "--outliers None leaves them out"),
         ("known about time (time=).", "known about time (--time)."),
         ("as an input (covariates=['a', 'b c']).", "as an input (--covariates a,b c)."),
         ("order='likelihood' has no flag", "order='likelihood' has no flag"),

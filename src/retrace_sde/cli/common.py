@@ -136,7 +136,7 @@ def _flag(name: str, value: str | None) -> str | None:
         command = context.find_root().command.get_command(context, "fit")  # type: ignore[attr-defined]
     for option in () if command is None else command.params:
         if isinstance(option, click.Option) and flag in option.opts:
-            truth = {"True": "" if option.is_flag else "yes", "False": "no"}
+            truth = {"True": "" if option.is_flag else "yes", "False": "no", "None": "none"}
             return f"{flag} {truth.get(value or '', value or '')}".rstrip()
     return None
 

@@ -17,9 +17,9 @@ Wording = Callable[[str], str]
 _wording: ContextVar[Wording] = ContextVar("retrace_wording", default=str)
 
 SETTING = re.compile(
-    r"(?<!in Python )\b([a-z][a-z_]*)=(?:'([^']*)'|(True|False)\b|\[('[^\]]*')\]|(?=[\s,.;:)]|$))"
+    r"(?<!in Python )\b([a-z][a-z_]*)=(?:'([^']*)'|(True|False|None)\b|\[('[^\]]*')\]|(?=[\s,.;:)]|$))"
 )
-"""A setting as Python writes it: a name with a text, a truth value or a list of texts; or the name alone, `time=`."""
+"""A setting as Python writes it: a name with a text, a truth value, None or a list of texts; or the name alone, `time=`."""
 
 OUTSIDE_PYTHON = {
     "result_.suspects": "suspects.csv",
