@@ -104,8 +104,7 @@ class Known:
     def deviations(self, space: StateSpace, extra: Array | float = 0.0) -> Array:
         """Standard deviations of an observation there."""
         own = np.diagonal(self.covariance + space.noise, axis1=-2, axis2=-1)
-        found: Array = np.sqrt(own + extra)
-        return found
+        return np.sqrt(own + extra)
 
 
 def known_states(seen: Observations, steps: StepModel) -> Known:
@@ -180,8 +179,7 @@ def _of_rows(space: StateSpace, rows: Indices) -> StateSpace:
 def together_wrong(ratios: Array, horizon: int, level: float) -> Array:
     """How many times too short intervals (d,) were, by errors (origins, n, d) in deviations: single ones, and those all share."""
     single = _factors(np.abs(np.concatenate(list(ratios))), level)
-    found: Array = np.hypot(single, _shared(ratios, horizon, level))
-    return found
+    return np.hypot(single, _shared(ratios, horizon, level))
 
 
 def _shared(ratios: Array, horizon: int, level: float) -> Array:

@@ -191,8 +191,7 @@ def check_residuals(steps: Steps, simulated: Array, *, shared: bool) -> Residual
 
 def _quantiles(x: Array, at: Any) -> Array:
     """Along the first axis; numpy's for missing values goes column by column, and slowly."""
-    found: Array = (np.nanquantile if np.isnan(x).any() else np.quantile)(x, at, axis=0)
-    return found
+    return (np.nanquantile if np.isnan(x).any() else np.quantile)(x, at, axis=0)
 
 
 def untested(n: int) -> ResidualCheck:

@@ -178,22 +178,19 @@ class Embedding:
         """g (d + 1, d + 1), the last for λ = 0."""
         e = self._quadrature[0]
         weights = np.polynomial.legendre.leggauss(NODES)[1] / 2
-        found: Complex = (e * weights) @ e.T
-        return found
+        return (e * weights) @ e.T
 
     @cached_property
     def _bends(self) -> Complex:
         """D (d, d, d + 1), the last for λ = 0."""
         e, divided = self._quadrature
-        found: Complex = divided @ e.T
-        return found
+        return divided @ e.T
 
     @cached_property
     def _drags(self) -> Complex:
         """`K_bj D_ibj`."""
         to = self._turns[0]
-        found: Complex = self._bends[:, :, :-1] * (to @ self.diffusion @ to.T * self.dt)
-        return found
+        return self._bends[:, :, :-1] * (to @ self.diffusion @ to.T * self.dt)
 
 
 def _divided(rates: Complex, u: Array) -> Complex:
@@ -201,10 +198,7 @@ def _divided(rates: Complex, u: Array) -> Complex:
     mean = np.add.outer(rates, rates)[..., None] / 2
     half = np.subtract.outer(rates, rates)[..., None] / 2
     same = np.abs(half) < 1e-8
-    result: Complex = np.exp(mean * u) * np.where(
-        same, u, np.sinh(half * u) / np.where(same, 1, half)
-    )
-    return result
+    return np.exp(mean * u) * np.where(same, u, np.sinh(half * u) / np.where(same, 1, half))
 
 
 def embedded(theta: Array, H: Array, dt: float) -> Embedding:
@@ -255,8 +249,7 @@ def _in_units(B: Array, c: Array, K: Array, L: Array, dt: float) -> Embedding:
 def _integral(B: Array) -> Array:
     """`∫₀¹ e^{Bu} du`, a block of one exponential."""
     d = len(B)
-    found: Array = expm(np.block([[B, np.eye(d)], [np.zeros((d, 2 * d))]]))[:d, d:]
-    return found
+    return expm(np.block([[B, np.eye(d)], [np.zeros((d, 2 * d))]]))[:d, d:]
 
 
 def logarithm(F: Array) -> Array:
@@ -266,8 +259,7 @@ def logarithm(F: Array) -> Array:
     """
     values, V = np.linalg.eig(F)
     if np.linalg.cond(V) < EIGENBASIS_LIMIT:
-        found: Array = np.real(V @ np.diag(np.log(values.astype(complex))) @ np.linalg.inv(V))
-        return found
+        return np.real(V @ np.diag(np.log(values.astype(complex))) @ np.linalg.inv(V))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return np.asarray(np.real(logm(F)), dtype=np.float64)
@@ -351,8 +343,7 @@ class _Regression:
     @property
     def y_centre(self) -> Array:
         """m in the coordinates y."""
-        found: Array = solve_triangular(self.L, self.centre, lower=True)
-        return found
+        return solve_triangular(self.L, self.centre, lower=True)
 
     @property
     def likelihood(self) -> StepLikelihood:

@@ -26,8 +26,7 @@ def covariance_information(P: Array, count: float) -> Array:
 def inverse(information: Array) -> Array:
     """The inverse, formed where every diagonal entry is one: parameters may differ in scale by many orders."""
     scale = np.outer(*2 * [np.sqrt(np.diag(information))])
-    found: Array = np.linalg.inv(information / scale) / scale
-    return found
+    return np.linalg.inv(information / scale) / scale
 
 
 def log_cholesky(H: Array) -> Array:

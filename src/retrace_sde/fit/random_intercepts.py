@@ -221,8 +221,7 @@ class LevelRows:
     @property
     def roots(self) -> Array:
         """√τ of each subject; one visit has no step, and its row of zeros stays one whatever divides it."""
-        found: Array = np.sqrt(np.where(self.times > 0, self.times, 1.0))
-        return found
+        return np.sqrt(np.where(self.times > 0, self.times, 1.0))
 
     @property
     def along(self) -> tuple[Indices, Gaps, Array]:
@@ -348,8 +347,7 @@ def _gradients(strata: Strata, at: Point) -> tuple[Array, Array]:
 def _by_variances(strata: Strata, q: Array, squares: Array) -> Array:
     """Derivatives (S, d, d) by the variance of each stratum, diag(1/q), from its squared residuals."""
     each = q[:, :, None] * squares * q[:, None, :]
-    found: Array = 0.5 * (each - (strata.counts[:, None] * q)[:, :, None] * np.eye(q.shape[1]))
-    return found
+    return 0.5 * (each - (strata.counts[:, None] * q)[:, :, None] * np.eye(q.shape[1]))
 
 
 def _variances(strata: Strata, at: Point) -> tuple[Array, Array]:

@@ -41,14 +41,12 @@ class Dispersion:
 
     def costs(self, halves: Array) -> Array:
         """The costs of steps whose half squares are given; ∞ stays ∞."""
-        cost: Array = (self.numbers / 2 + self.alpha) * np.log1p(halves / self.beta)
-        return cost
+        return (self.numbers / 2 + self.alpha) * np.log1p(halves / self.beta)
 
     def log_densities(self, halves: Array) -> Array:
         """Log-densities of whitened steps, their variances integrated out (constants of 2π left out)."""
         m, a, b = self.numbers / 2, self.alpha, self.beta
-        value: Array = gammaln(m + a) - gammaln(a) + a * np.log(b) - (m + a) * np.log(b + halves)
-        return value
+        return gammaln(m + a) - gammaln(a) + a * np.log(b) - (m + a) * np.log(b + halves)
 
 
 def dispersion(halves: Array, numbers: float) -> Dispersion | None:

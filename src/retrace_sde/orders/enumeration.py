@@ -29,8 +29,7 @@ class ExactOrders:
     @property
     def best(self) -> Indices:
         """The most likely order of each trajectory, (n, T)."""
-        found: Indices = self.orders[self.log_probabilities.argmax(axis=1)]
-        return found
+        return self.orders[self.log_probabilities.argmax(axis=1)]
 
     def probability(self, order: Any) -> Array:
         """The probability of a given order of each trajectory, (n, T) or one (T,) for all."""

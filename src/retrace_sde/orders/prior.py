@@ -98,8 +98,7 @@ class Prior:
     def cost(self, order: Indices, lengths: Indices | None = None) -> Array:
         """−log prior of an order, shape (1,), or of each trajectory's, shape (n,)."""
         orders, lengths = self._rows(order, lengths)
-        found: Array = block_costs(self.arrays(slice(None)), lengths, orders)
-        return found
+        return block_costs(self.arrays(slice(None)), lengths, orders)
 
     def one_way(self, orders: Indices, back: Indices, lengths: Indices | None = None) -> bool:
         """Of most orders the reverse is ruled out, or all but."""

@@ -113,10 +113,7 @@ SIGNIFICANT_BITS = 30
 def rounded(costs: Array) -> Array:
     """Costs to so many bits: those that tie are equal, whatever units and order of variables did to their last digits."""
     fraction, exponent = np.frexp(costs)
-    found: Array = np.ldexp(
-        np.round(np.ldexp(fraction, SIGNIFICANT_BITS)), exponent - SIGNIFICANT_BITS
-    )
-    return found
+    return np.ldexp(np.round(np.ldexp(fraction, SIGNIFICANT_BITS)), exponent - SIGNIFICANT_BITS)
 
 
 def padded_costs(costs: Array, start: Array) -> Array:

@@ -129,8 +129,7 @@ def order_draws(
 def _log_odds(model: Model, evidence: OrderEvidence, orders: Indices) -> Array:
     """Of orders against their reverses, what is known of time included."""
     back = np.ascontiguousarray(orders[:, ::-1])
-    found: Array = evidence(orders) - evidence(back) + _known_odds(model, orders)
-    return found
+    return evidence(orders) - evidence(back) + _known_odds(model, orders)
 
 
 def _known_odds(model: Model, orders: Indices) -> Array:

@@ -62,8 +62,7 @@ class Expected:
         p, root = self.about.shape[2], np.sqrt(self.gaps)[:, None]
         unit = np.broadcast_to(1 / root, grams.shape[:2]).copy()
         unit[:, :p] = root
-        total: Array = (grams * unit[:, :, None] * unit[:, None, :]).sum(axis=0)
-        return total
+        return (grams * unit[:, :, None] * unit[:, None, :]).sum(axis=0)
 
     @property
     def moments(self) -> Moments:

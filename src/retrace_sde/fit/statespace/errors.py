@@ -178,10 +178,7 @@ class Scores:
         inside = J.T @ information @ J
         unit = 1 / np.sqrt(np.maximum(np.diag(inside), 1e-300))
         scaled = inside * np.outer(unit, unit)
-        found: Array = (
-            J @ (np.linalg.pinv(scaled, rcond=1e-9, hermitian=True) * np.outer(unit, unit)) @ J.T
-        )
-        return found
+        return J @ (np.linalg.pinv(scaled, rcond=1e-9, hermitian=True) * np.outer(unit, unit)) @ J.T
 
     def errors(self, covariance: Array, through: Through | None = None) -> StandardErrors:
         """Standard errors of (A, B) and H, or of what moves with them, from the covariance of the parameters; zero for what is known."""

@@ -28,8 +28,7 @@ SHAPES = (0.5, 30.0)
 def log_weights(shape: float) -> Array:
     """log w_k(κ): the gamma density of mean 1 in log g, on the table."""
     log_density = shape * np.log(shape) - gammaln(shape) + shape * np.log(RATIOS) - shape * RATIOS
-    found: Array = log_density - logsumexp(log_density)
-    return found
+    return log_density - logsumexp(log_density)
 
 
 def best_shape(counts: Array) -> float:

@@ -196,8 +196,7 @@ def lower_half(d: int) -> tuple[Indices, Indices]:
 def flattened(S: Array, scale: Array, function: Callable[[Array], Array]) -> Array:
     """The lower half of a function of the matrix S in the units `scale`, by its eigenvalues."""
     values, vectors = np.linalg.eigh(S / np.outer(scale, scale))
-    packed: Array = ((vectors * function(values)) @ vectors.T)[lower_half(len(S))]
-    return packed
+    return ((vectors * function(values)) @ vectors.T)[lower_half(len(S))]
 
 
 def raised(vector: Array, scale: Array, function: Callable[[Array], Array]) -> Array:

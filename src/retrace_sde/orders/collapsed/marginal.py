@@ -162,8 +162,7 @@ class OrderEvidence(NamedTuple):
         W = D @ self.roots[last].swapaxes(-1, -2)
         S = sums[..., d * p :].reshape(*sums.shape[:-1], d, d) + self.scale
         S -= W @ W.swapaxes(-1, -2)
-        found: Array = self.starts[first] + self.volumes[last] - self.freedom / 2 * _log_det(S)
-        return found
+        return self.starts[first] + self.volumes[last] - self.freedom / 2 * _log_det(S)
 
     def __call__(self, orders: Indices) -> Array:
         """Log evidence of orders (…, T), up to a constant that is common to all."""
@@ -197,8 +196,7 @@ def start_evidence(states: Array, prior: StartPrior) -> Array:
         + d / 2 * np.log(prior.weight / weight)
         + prior.freedom / 2 * _log_det(prior.scale)
     )
-    found: Array = constant - freedom / 2 * _log_det(S)
-    return found
+    return constant - freedom / 2 * _log_det(S)
 
 
 @cache

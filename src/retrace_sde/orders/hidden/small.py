@@ -42,8 +42,7 @@ class SmallSearch:
         """Of orders (B, T)."""
         at = self.base + orders[:, :, None] * self.T + orders[:, None, :]
         pairs = self.table.ravel().take(at).sum(axis=(1, 2))
-        found: Array = 0.5 * pairs + self.unary[orders, np.arange(self.T)].sum(axis=1)
-        return found
+        return 0.5 * pairs + self.unary[orders, np.arange(self.T)].sum(axis=1)
 
     def descend(self, order: Indices, active: Mask, *, reversals: bool) -> float:
         """Local search in place; where no insertion helps, the best reversal. The cost."""

@@ -206,8 +206,7 @@ class HiddenModel(Problem):
 
     @property
     def values(self) -> Array:
-        found: Array = self.data.values
-        return found
+        return self.data.values
 
     @cached_property
     def complete(self) -> bool:
@@ -251,8 +250,7 @@ class HiddenModel(Problem):
 
     def along(self, order: Indices) -> Array:
         """The observations in an order (T,), or each in its own (n, T)."""
-        found: Array = in_order(self.values, order)
-        return found
+        return in_order(self.values, order)
 
     def plain(self) -> EulerModel:
         """The problem as if all had been seen, and without noise: for a start."""
@@ -516,8 +514,7 @@ class HiddenModel(Problem):
 
     def law(self, found: Fit) -> Parameters:
         """What single orders are judged by."""
-        law: Parameters = found.law
-        return law
+        return found.law
 
     def own_orders(self, law: Parameters) -> HiddenOrders:
         """What each trajectory's order costs under a law."""

@@ -360,5 +360,4 @@ class MixedScoring(HiddenScores):
             )
             x[:, t + 1] += np.einsum("nij,nj->ni", roots[k], rng.standard_normal((m, d)))
         score = self._of(x, v, live)
-        found: Array = score.T @ score * n / m / (1 - (self.size + 1) / m)
-        return found
+        return score.T @ score * n / m / (1 - (self.size + 1) / m)
