@@ -415,7 +415,8 @@ def _constrained(fit: _Regression, dt: float, *, affine: bool) -> Embedding:
     def shortfall(x: Array) -> tuple[float, Array]:
         """By how much the log-likelihood is below that of the free regression, the ridge included, and its gradient."""
         value, gradient = likelihood(x)
-        ridge = RIDGE * np.where(np.arange(len(x)) < d * d, x, 0.0)
+        ridge = np.zeros_like(x)
+        ridge[: d * d] = RIDGE * x[: d * d]
         return value - fit.count * d / 2 + float(ridge @ x) / 2, gradient + ridge
 
     options = {"maxiter": 2000, "maxfun": 4000, "maxcor": 30, "ftol": 1e-6, "gtol": 1e-6}

@@ -18,10 +18,8 @@ from retrace_sde.fit.statespace.observations import Observations
 from retrace_sde.fit.statespace.parameters import Parameters, Setup, least_noise
 from retrace_sde.fit.statespace.smoother import cell_sums, step_counts, step_sums
 from retrace_sde.io.arrays import Array
-from retrace_sde.io.deferred import deferred
+from retrace_sde.io.deferred import optimize
 from retrace_sde.process.sde import Gaussian
-
-optimize = deferred("scipy.optimize")
 
 INNER_STEPS = 40
 """Steps of the quasi-Newton search of one M-step, at most."""
@@ -128,7 +126,7 @@ def together(parts: list[Expected]) -> Expected:
 
 def expect(seen: Observations, law: Parameters) -> Expected:
     """The E-step: a pass of the smoother over all trajectories, reduced to sums."""
-    gaps = seen.classes.gaps if law.gaps is None else law.gaps
+    gaps = law.crossed(seen.classes.gaps)
     model = law.steps(gaps)
     K, d, m = model.inputs.shape
     squares, entries = np.zeros(d), (~np.isnan(seen.values)).sum(axis=(0, 1)).astype(float)

@@ -183,8 +183,7 @@ def _begin(seen: Observations, start: Parameters, levels: LevelFit | None) -> Le
     if levels is not None:
         A, slope, omega = levels.drift, levels.slope, levels.between
         c = levels.mean + slope @ p0.mean
-    gaps = seen.classes.gaps if start.gaps is None else start.gaps
-    time = float(gaps[seen.classes.index].sum(axis=1).mean())
+    time = float(start.crossed(seen.classes.gaps)[seen.classes.index].sum(axis=1).mean())
     omega = omega + MIN_LEVEL_VARIANCE / time * start.H
     cross = p0.covariance @ slope.T
     P = np.block([[p0.covariance, cross], [cross.T, slope @ cross + omega]])

@@ -112,7 +112,7 @@ class Ascent:
             of_H = 0.5 * (weight @ gram[p:, p:] @ weight - expected.count * weight)
             return Slopes(weight @ gram[p:, :p], of_H)
         steps = exact_steps(self.setup, expected, None)
-        found = steps.cost(now.theta, now.H, expected.gaps if now.gaps is None else now.gaps)
+        found = steps.cost(now.theta, now.H, now.crossed(expected.gaps))
         if found is None:
             raise np.linalg.LinAlgError("the likelihood is not defined here.")
         return Slopes(-found.theta, -found.diffusion, None if now.gaps is None else -found.gaps)

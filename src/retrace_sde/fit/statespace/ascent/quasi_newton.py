@@ -27,10 +27,8 @@ from retrace_sde.fit.statespace.ascent.coordinates import Ascent
 from retrace_sde.fit.statespace.em_steps import Expected
 from retrace_sde.fit.statespace.parameters import Parameters, least_noise
 from retrace_sde.io.arrays import Array
-from retrace_sde.io.deferred import deferred
+from retrace_sde.io.deferred import optimize
 from retrace_sde.process.sde import Gaussian
-
-optimize = deferred("scipy.optimize")
 
 MAX_PASSES = 200
 """Passes of the smoother, at most."""
