@@ -11,12 +11,12 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from retrace_sde.after.forecast import Forecast, Imputed
-from retrace_sde.after.pairs import tempered
 from retrace_sde.after.predict import imputed, predicted
 from retrace_sde.estimator.assemble import (
     PendingCheck,
     assembled,
     errors_by_name,
+    influence,
     pending_check,
     residuals_as_given,
 )
@@ -26,7 +26,6 @@ from retrace_sde.estimator.conventions import Estimator, check_is_fitted
 from retrace_sde.estimator.entry import Entry, entered, in_units
 from retrace_sde.estimator.fitted import Fitted, Memory
 from retrace_sde.estimator.fitting import PanelFit, fit_entry
-from retrace_sde.estimator.influence import influence
 from retrace_sde.estimator.request import Request
 from retrace_sde.estimator.restored import restored, settings_of
 from retrace_sde.estimator.screening.suspects import screened, without_suspects
@@ -54,7 +53,7 @@ from retrace_sde.paper.algorithm1 import ScoreOrder
 from retrace_sde.process.drift import Drift, has_state_space
 from retrace_sde.progress import Callback, cut_short, report, reporting
 from retrace_sde.result import ReTraceResult
-from retrace_sde.search.enumerated import OthersPosterior
+from retrace_sde.search.enumerated import OthersPosterior, tempered
 from retrace_sde.search.plan import nonlinear, planned_with_missing
 from retrace_sde.search.posterior import OrderPosterior
 from retrace_sde.search.protocols import Model

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from retrace_sde.after.beyond import widened_beyond
 from retrace_sde.after.forecast import (
     Forecast,
     Imputed,
@@ -17,6 +16,7 @@ from retrace_sde.after.forecast import (
     forecasts,
     known_states,
     missed,
+    widened_beyond,
 )
 from retrace_sde.after.steps import seen_along
 from retrace_sde.evidence.outcome import Outcome

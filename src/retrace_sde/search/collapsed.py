@@ -31,12 +31,11 @@ from retrace_sde.orders.collapsed.chains import (
     rules_of,
 )
 from retrace_sde.orders.collapsed.marginal import OrderEvidence
-from retrace_sde.orders.convergence import convergence, mixed
 from retrace_sde.orders.moves.rules import order_cost
 from retrace_sde.panel.blocks import evenly, to_numpy
 from retrace_sde.progress import report
 from retrace_sde.search.model import Fit
-from retrace_sde.search.posterior import SAMPLING, OrderPosterior
+from retrace_sde.search.posterior import SAMPLING, OrderPosterior, convergence, mixed
 from retrace_sde.search.protocols import Model
 
 CONCENTRATED_NATS = 15.0

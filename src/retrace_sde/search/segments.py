@@ -25,9 +25,8 @@ from retrace_sde.fit.start_law import shrunk_start, start_log_densities
 from retrace_sde.fit.statespace.transitions import reaches, transitions
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.orders.draws import random_states
-from retrace_sde.orders.paths import exact_path
+from retrace_sde.orders.paths import PathCosts, exact_path
 from retrace_sde.orders.prior import Prior
-from retrace_sde.orders.shared import PathCosts
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Drift, has_offset
 from retrace_sde.process.sde import is_positive

@@ -19,7 +19,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from retrace_sde.fit.bootstrap import errors_of_draws
 from retrace_sde.fit.euler import Euler
 from retrace_sde.fit.exact import constrained, moments_of_step
 from retrace_sde.fit.information import inverse
@@ -31,7 +30,7 @@ from retrace_sde.fit.regression import (
     mle,
     regression_errors,
 )
-from retrace_sde.fit.scores import errors_of_scores
+from retrace_sde.fit.scores import errors_of_draws, errors_of_scores
 from retrace_sde.fit.start_law import start_log_densities
 from retrace_sde.fit.statespace import em_steps as steps
 from retrace_sde.fit.statespace.ascent.climb import climb, finished
@@ -436,8 +435,7 @@ class HiddenModel(Problem):
         return errors_of_scores(scoring.errors, covariance, each.T @ each, self.data)
 
     def _scoring(self, law: Parameters) -> HiddenScores:
-        gaps = self.steps.gaps if law.gaps is None else law.gaps
-        spans = None if self.regular else self._ascent.spans
+        gaps, spans = law.crossed(self.steps.gaps), None if self.regular else self._ascent.spans
         return HiddenScores(self, Scores(self.setup, law, gaps, spans), self._through(law))
 
     def estimator(self, found: Fit) -> str:
