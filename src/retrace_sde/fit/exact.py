@@ -65,7 +65,7 @@ REMEMBERED_ELEMENTS = 10_000
 TOLD_DIFFERENCE = 0.5
 """Standard errors between Euler's values and the SDE's from which the difference is reported."""
 
-RIDGE = 0.1
+DRIFT_RIDGE = 0.1
 """Weight of ‖B‖²/2, in nats, in the constrained fit. Where F̂ has an eigenvalue ≤ 0 the likelihood has no
 maximum: it still rises as a rate goes to infinity and H to a singular matrix. Among drifts that the data
 cannot tell apart this takes a slow one: it gives up a third of a nat, and the mean error of A fell from .87 to
@@ -402,7 +402,7 @@ def _diffusion(B: Array, Q: Array) -> Array:
 
 
 def _constrained(fit: _Regression, dt: float, *, affine: bool) -> Embedding:
-    """The largest likelihood (less the `RIDGE`) among SDEs, by L-BFGS from F̂ with its eigenvalues clipped."""
+    """The largest likelihood (less the `DRIFT_RIDGE`) among SDEs, by L-BFGS from F̂ with its eigenvalues clipped."""
     d = len(fit.F)
     f, V = np.linalg.eig(fit.F)
     f = np.where((f.imag == 0) & (f.real < 0.05), 0.05, f)
@@ -416,7 +416,7 @@ def _constrained(fit: _Regression, dt: float, *, affine: bool) -> Embedding:
         """By how much the log-likelihood is below that of the free regression, the ridge included, and its gradient."""
         value, gradient = likelihood(x)
         ridge = np.zeros_like(x)
-        ridge[: d * d] = RIDGE * x[: d * d]
+        ridge[: d * d] = DRIFT_RIDGE * x[: d * d]
         return value - fit.count * d / 2 + float(ridge @ x) / 2, gradient + ridge
 
     options = {"maxiter": 2000, "maxfun": 4000, "maxcor": 30, "ftol": 1e-6, "gtol": 1e-6}

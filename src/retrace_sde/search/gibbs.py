@@ -57,7 +57,7 @@ PLUG_IN_STEPS = 5_000
 """Steps of all trajectories beyond which the parameters of single orders count as known: of an order's handful of steps they then tell more
 than a hundred times as much as the order does of them."""
 
-OWN_CHAINS, SWEEPS, BURN = 4, 50, 10
+OWN_CHAINS, OWN_SWEEPS, OWN_BURN = 4, 50, 10
 """Chains over single orders, sweeps of each that are recorded, and before."""
 
 BETWEEN_RECORDS = 1, 4
@@ -176,15 +176,15 @@ def _drawn_with_parameters(
     """The same with parameters drawn; None where the chains have not converged."""
     report(SAMPLING)
     n, T, _ = model.data.shape
-    each = max(2 * samples // (OWN_CHAINS * SWEEPS), 1)
+    each = max(2 * samples // (OWN_CHAINS * OWN_SWEEPS), 1)
     sampler = Gibbs(model, Priors.of(model), rng)
     four = chains.spread(OWN_CHAINS, rng)
     each_alone = (replace(four, orders=four.orders[c : c + 1], states=four.states[c : c + 1]) for c in range(OWN_CHAINS))  # fmt: skip
-    every = [_advanced(sampler, own, law, BURN) for own in each_alone]
+    every = [_advanced(sampler, own, law, OWN_BURN) for own in each_alone]
     for between in BETWEEN_RECORDS:
-        where, kept = np.zeros((n, T, T)), np.empty((OWN_CHAINS, n, SWEEPS, T), dtype=np.int16)
-        traces = np.empty((OWN_CHAINS, SWEEPS, 2))
-        for c, k in np.ndindex(OWN_CHAINS, SWEEPS):
+        where, kept = np.zeros((n, T, T)), np.empty((OWN_CHAINS, n, OWN_SWEEPS, T), dtype=np.int16)
+        traces = np.empty((OWN_CHAINS, OWN_SWEEPS, 2))
+        for c, k in np.ndindex(OWN_CHAINS, OWN_SWEEPS):
             own, now = every[c] = _advanced(sampler, *every[c], between - 1)
             now, value = sampler.redraw(own.orders[0], now)
             where += model.draw(now, own, Stretch(each, 0, 1, positions=True)).positions
@@ -196,7 +196,7 @@ def _drawn_with_parameters(
             break
     else:
         return None
-    P = (where / (each * SWEEPS * OWN_CHAINS)).astype(np.float32)
+    P = (where / (each * OWN_SWEEPS * OWN_CHAINS)).astype(np.float32)
     tidy_padding(model, P, kept)
     merged = kept.transpose(1, 0, 2, 3).reshape(n, -1, T)
     return OrderPosterior(P, merged, *diagnosed, over_parameters=True)

@@ -31,7 +31,7 @@ from retrace_sde.search.protocols import Averages, Scoring
 MONTE_CARLO_TOLERANCE = 0.15
 """Monte-Carlo error at which to stop, in units of the standard errors for known orders: √(1 + 0.15²) is 1 % more than none."""
 
-MIN_ROUNDS, MAX_ROUNDS = 24, 150
+MIN_EM_ROUNDS, MAX_EM_ROUNDS = 24, 150
 """Rounds before convergence is judged from the last half of them, and after which iteration stops."""
 
 CONVERGED_ROUNDS = 3
@@ -72,13 +72,13 @@ def run(
     traces: list[Array] = []
     weights: list[float] = []
     gap, good = np.inf, 0
-    for k in range(rounds or MAX_ROUNDS):
+    for k in range(rounds or MAX_EM_ROUNDS):
         if k > 1 and enough(AVERAGING):
             break
         # The error falls with the square root of the work, so its square measures progress.
         report(
             AVERAGING,
-            k / rounds if rounds else max(k / MAX_ROUNDS, (MONTE_CARLO_TOLERANCE / gap) ** 2),
+            k / rounds if rounds else max(k / MAX_EM_ROUNDS, (MONTE_CARLO_TOLERANCE / gap) ** 2),
         )
         draws = model.draw(law, chains, Stretch(effort.records(k), 2 * T))
         if k < effort.warm // 2:  # burn-in: the proposals learn, and then stay as they are
@@ -90,7 +90,7 @@ def run(
         traces.append(np.stack([_vector(model, model.maximise(each, new)) for each in parts]))
         weights.append(effort.records(k))
         law = model.extrapolate(law, new)
-        if not rounds and k + 1 >= MIN_ROUNDS:
+        if not rounds and k + 1 >= MIN_EM_ROUNDS:
             known = model.known_order_errors(seen[-1], new)
             unit = np.append(known.drift.ravel(), known.diffusion.ravel())
             gap = monte_carlo_error(np.array(traces), np.array(weights), unit)

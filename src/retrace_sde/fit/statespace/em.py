@@ -75,7 +75,7 @@ class Known:
     initial: Gaussian | None = None
 
 
-NOTHING = Known()
+NOTHING_KNOWN = Known()
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +198,7 @@ def em(
     noise: Noise = "estimate",
     affine: bool = False,
     scheme: Scheme = "euler",
-    known: Known = NOTHING,
+    known: Known = NOTHING_KNOWN,
     start: EMResult | None = None,
     max_iter: int = 200,
     tolerance: float = 1e-2,
@@ -338,7 +338,7 @@ def _finished(
     )
 
 
-NEGLIGIBLE = 1e-3
+NEGLIGIBLE_NOISE = 1e-3
 """A noise's variance, relative to a step's, below which a climb that is flat there may end anywhere."""
 
 HARDLY_NOISY = "The data show no observation noise, or hardly any: a variance of it is below a thousandth of a step's."
@@ -346,7 +346,7 @@ HARDLY_NOISY = "The data show no observation noise, or hardly any: a variance of
 
 def hardly_noisy(parameters: Parameters, setup: Setup) -> bool:
     """Some noise that was to be estimated is next to none."""
-    least = NEGLIGIBLE * setup.dt * np.diag(parameters.H)
+    least = NEGLIGIBLE_NOISE * setup.dt * np.diag(parameters.H)
     return bool(np.any((np.diag(parameters.R) < least)[setup.noise_free]))
 
 

@@ -79,7 +79,7 @@ LOOSE, RESAMPLED, TIGHT = 0.5, 0.1, 1e-2
 """Rise of the log-likelihood, in nats over three steps, at which EM stops while the order still changes, for a
 resampled panel, and at the end."""
 
-STEPS, NEAR = 200, 20
+STEPS, STEPS_BEFORE_FINISH = 200, 20
 """Steps of EM along one order, at most; and before quasi-Newton steps take over at the end."""
 
 VAGUE = 100.0
@@ -97,7 +97,7 @@ APART = 4
 OVERSTEP = 1.8
 """Rounds are taken this many times over: with orders that uncertain plain ones are short, and 2 is stable."""
 
-POLISHES, REACH, CHEAP = 3, 3, 100_000
+POLISHES, POLISH_REACH, CHEAP = 3, 3, 100_000
 """Passes in which slices are moved by the exact likelihood, and how far where one costs no more than n T d³ = CHEAP."""
 
 TRIED_ELEMENTS = 10_000
@@ -106,7 +106,7 @@ TRIED_ELEMENTS = 10_000
 STILL = 10
 """Rounds of the search without drift, at most."""
 
-KICKS = 6
+SHARED_KICKS = 6
 """Random changes of a shared order after which its search is repeated."""
 
 
@@ -360,7 +360,9 @@ class HiddenModel(Problem):
 
         # what noise leaves of the information across unequal gaps has no closed form
         ascent = Scoring.of(self.setup, prepared) if self.regular else self._ascent
-        found = climb(expected_at, ascent, guess, NEAR if final else STEPS, tolerance)
+        found = climb(
+            expected_at, ascent, guess, STEPS_BEFORE_FINISH if final else STEPS, tolerance
+        )
         return finished(expected_at, self._ascent, found) if final else found
 
     def reversed_fit(self, found: Fit, start: Fit | None = None, *, final: bool = False) -> Fit:
@@ -779,7 +781,7 @@ class Arranged:
 
     def improve(self, order: Indices, state: State) -> Indices:
         """A local minimum near an order."""
-        found = self.tables.improve(order, state, kicks=KICKS)
+        found = self.tables.improve(order, state, kicks=SHARED_KICKS)
         return found if self.model.complete else self.polished((order, found))
 
     def sample(
@@ -797,7 +799,7 @@ class Arranged:
         values = self._worths(orders)
         best, value = orders[int(np.argmax(values))], max(values)
         _, T, d = self.model.data.shape
-        reach = REACH if self.model.values.size * d**2 <= CHEAP else 1
+        reach = POLISH_REACH if self.model.values.size * d**2 <= CHEAP else 1
         steps = (*range(1, reach + 1), *range(-reach, 0)) if reach > 1 else (1,)
         at_once = max(1, TRIED_ELEMENTS // self.model.values.size)
         worse = {order.tobytes() for order in orders}

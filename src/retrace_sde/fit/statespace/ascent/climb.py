@@ -20,7 +20,7 @@ from retrace_sde.io.arrays import Array
 Expectation = Callable[[Parameters], Expected]
 """The E-step at given parameters."""
 
-MEMORY = 10
+STEPS_REMEMBERED = 10
 """Steps that the extrapolation looks back on."""
 
 HEAP_ELEMENTS = (1 << 22) - (1 << 12)
@@ -70,7 +70,7 @@ def climb(
         top = left < LAST_PROMISE * tolerance
         if top or (len(trace) > 3 and trace[-1] - trace[-4] < tolerance):
             return Climb(now, expected, trace, True, evaluations, top)
-        memory = [*memory[1 - MEMORY :], (trial - x, new_step - step)]
+        memory = [*memory[1 - STEPS_REMEMBERED :], (trial - x, new_step - step)]
         x, step = trial, new_step
     return Climb(now, expected, trace, False, evaluations)
 

@@ -39,7 +39,7 @@ FLAT = 1e-2
 RISE = 1e-4
 """Rise of the log-likelihood, in nats of one step, at which it ends."""
 
-LATE, HOPE = 10, 5.0
+LATE_PASSES, HOPE = 10, 5.0
 """A likelihood is out of reach if it is more than a nat beyond what the last ten passes brought, five times over. Levels of subjects who are
 alike were given up after 21 to 40 passes of 53 to 129, their gains 2 to 4 nats short of the end and 10 to 20 short of their price."""
 
@@ -90,7 +90,7 @@ def finish(
 
     def look(_: Array) -> None:
         now = trail[-1]
-        if len(trail) > 2 * LATE and now + HOPE * (now - trail[-LATE]) + 1 < needed:
+        if len(trail) > 2 * LATE_PASSES and now + HOPE * (now - trail[-LATE_PASSES]) + 1 < needed:
             raise StopIteration
 
     rise = RISE / max(abs(expected.likelihood), 1.0)
