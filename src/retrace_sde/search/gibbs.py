@@ -51,7 +51,7 @@ from retrace_sde.search.posterior import (
     order_posterior,
     tidy_padding,
 )
-from retrace_sde.search.protocols import DrawsParameters, Model
+from retrace_sde.search.protocols import Model
 
 PLUG_IN_STEPS = 5_000
 """Steps of all trajectories beyond which the parameters of single orders count as known: of an order's handful of steps they then tell more
@@ -81,7 +81,7 @@ class Priors(NamedTuple):
     noise: tuple[Array, Array]
 
     @classmethod
-    def of(cls, model: DrawsParameters) -> Priors:
+    def of(cls, model: Model) -> Priors:
         """Weak ones in the units of the data (`default_priors`); values that are missing count as their variable's mean."""
         x = to_numpy(model.data.values).astype(float)
         inside = model.data.lengths.mask
@@ -95,7 +95,7 @@ class Priors(NamedTuple):
         return cls(step, start, (NOISE_OBSERVATIONS * NOISE_SHARE * variances, freedom))
 
 
-def _covariates(model: DrawsParameters) -> Any:
+def _covariates(model: Model) -> Any:
     u = model.data.covariates
     return None if u is None else to_numpy(u)
 
@@ -104,7 +104,7 @@ def _covariates(model: DrawsParameters) -> Any:
 class Gibbs:
     """Sweeps of one chain of a model."""
 
-    model: DrawsParameters
+    model: Model
     priors: Priors
     rng: np.random.Generator
 

@@ -26,7 +26,7 @@ from retrace_sde.orders.draws import Chains, Draws, Stretch
 from retrace_sde.progress import enough, report
 from retrace_sde.search.alternate import Found
 from retrace_sde.search.model import Fit, Round
-from retrace_sde.search.protocols import Averages, Scoring
+from retrace_sde.search.protocols import Model, Scoring
 
 MONTE_CARLO_TOLERANCE = 0.15
 """Monte-Carlo error at which to stop, in units of the standard errors for known orders: √(1 + 0.15²) is 1 % more than none."""
@@ -59,7 +59,7 @@ class Run:
 
 
 def run(
-    model: Averages, law: Any, chains: Chains, *, rounds: int = 0, progress: Progress = _silent
+    model: Model, law: Any, chains: Chains, *, rounds: int = 0, progress: Progress = _silent
 ) -> Run:
     """Rounds until the averaged parameters have converged, or a fixed number of `rounds`.
 
@@ -113,11 +113,11 @@ def _mean(parts: list[Any], weights: Array) -> Any:
     return total
 
 
-def _vector(model: Averages, law: Any) -> Array:
+def _vector(model: Model, law: Any) -> Array:
     return np.concatenate([each.ravel() for each in model.parameters(law)])
 
 
-def _round(model: Averages, law: Any) -> Round:
+def _round(model: Model, law: Any) -> Round:
     return Round(np.empty((0, 0), dtype=np.intp), *model.parameters(law), float("nan"))
 
 
@@ -156,7 +156,7 @@ class Averaged:
 
 
 def average(
-    model: Averages,
+    model: Model,
     begin: Fit,
     rng: np.random.Generator,
     *,
@@ -185,7 +185,7 @@ def average(
 
 
 def both_ways(
-    model: Averages, law: Any, chains: Chains, *, rounds: int, bridges: int = 0
+    model: Model, law: Any, chains: Chains, *, rounds: int, bridges: int = 0
 ) -> tuple[Run, Run, Array]:
     """Short runs from a law and chains, and from their reverse; each trajectory's log-ratio between them.
 
@@ -197,9 +197,7 @@ def both_ways(
     return one, two, bridge(model, one, two, bridges=bridges)
 
 
-def bridge(
-    model: Averages, one: Run, two: Run, *, bridges: int = 0, opposite: bool = True
-) -> Array:
+def bridge(model: Model, one: Run, two: Run, *, bridges: int = 0, opposite: bool = True) -> Array:
     """`log p(X_j; one) − log p(X_j; two)`, marginal over the orders, with their prior.
 
     Reversal is a bijection of orders, so `p(X; two)/p(X; one) = E[p(X_rev o; two)/p(X_o; one)]` over o drawn
@@ -257,8 +255,8 @@ FLOOR_IN_ERRORS = 3.0
 
 
 def louis_errors(
-    model: Averages,
-    few: Averages,
+    model: Model,
+    few: Model,
     law: Any,
     sums: Any,
     draws: Draws,
@@ -286,7 +284,7 @@ def louis_errors(
 
 
 def louis_covariance(
-    model: Averages, few: Averages, law: Any, sums: Any, draws: Draws, rng: np.random.Generator
+    model: Model, few: Model, law: Any, sums: Any, draws: Draws, rng: np.random.Generator
 ) -> tuple[Array, Array, bool]:
     """The inverse of Louis' information, `Σ_j E[s_j] E[s_j]ᵀ` of all trajectories (or groups), and whether a floor mattered."""
     complete = model.scoring(law, sums).information(rng)

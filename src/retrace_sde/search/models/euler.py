@@ -68,9 +68,9 @@ from retrace_sde.panel.clock import Gaps
 from retrace_sde.panel.order import Order
 from retrace_sde.process.drift import Affine, has_state_space, is_linear
 from retrace_sde.process.sde import Gaussian
-from retrace_sde.search.model import Effort, Fit, Problem
+from retrace_sde.search.model import Effort, Fit
 from retrace_sde.search.models.exact_gaps import exact_fit, exact_fits
-from retrace_sde.search.protocols import SharedOrders
+from retrace_sde.search.protocols import Model, SharedOrders
 
 STEPS_PER_VARIABLE = 8
 """Minimum number of steps for each variable in the data that are searched."""
@@ -91,7 +91,7 @@ EULER_ACROSS = (
 
 
 @dataclass(frozen=True, eq=False)
-class EulerModel(Problem):
+class EulerModel(Model):
     """Euler's steps along an order. `unequal_steps`: orders are judged by steps that may differ in variance."""
 
     unequal_steps: bool = False

@@ -73,6 +73,7 @@ from retrace_sde.search.alternate import alternate, recover
 from retrace_sde.search.model import Effort, Fit, Problem
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.models.exact_gaps import spans
+from retrace_sde.search.protocols import Model
 from retrace_sde.search.space import Own, Shared
 
 LOOSE, RESAMPLED, TIGHT = 0.5, 0.1, 1e-2
@@ -111,7 +112,7 @@ SHARED_KICKS = 6
 
 
 @dataclass(frozen=True, eq=False)
-class HiddenModel(Problem):
+class HiddenModel(Model):
     """A linear SDE, maybe with inputs, behind observations (n, T, d), NaN where missing; R as `noise` says.
 
     Trajectories that are shorter end in NaN; an observation all of whose entries are missing still stands for a
