@@ -9,8 +9,7 @@ from scipy.stats import multivariate_normal
 
 import retrace_sde as rt
 from retrace_sde.fit.irregular_times import Spans
-from retrace_sde.fit.statespace.ascent.climb import climb
-from retrace_sde.fit.statespace.ascent.coordinates import Ascent
+from retrace_sde.fit.statespace.ascent.climb import Ascent, climb
 from retrace_sde.fit.statespace.em import em
 from retrace_sde.fit.statespace.em_steps import exact_steps, expect
 from retrace_sde.fit.statespace.errors import Scores

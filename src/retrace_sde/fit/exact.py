@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import block_diag, expm, logm, qr, solve_sylvester, solve_triangular
 
+from retrace_sde.fit.information import lbfgs
 from retrace_sde.fit.irregular_times import StepLikelihood
 from retrace_sde.fit.moments import Moments
 from retrace_sde.fit.regression import (
@@ -37,7 +38,6 @@ from retrace_sde.fit.regression import (
     regression_errors,
 )
 from retrace_sde.io.arrays import Array
-from retrace_sde.io.deferred import optimize
 from retrace_sde.process.sde import van_loan
 
 Complex = NDArray[np.complex128]
@@ -421,7 +421,6 @@ def _constrained(fit: _Regression, dt: float, *, affine: bool) -> Embedding:
 
     options = {"maxiter": 2000, "maxfun": 4000, "maxcor": 30, "ftol": 1e-6, "gtol": 1e-6}
     start = likelihood.pack(B, K)
-    best = optimize.minimize(shortfall, start, jac=True, method="L-BFGS-B", options=options).x
-    B, K, _ = likelihood.split(best)
+    B, K, _ = likelihood.split(lbfgs(shortfall, start, **options).x)
     c = np.linalg.solve(_integral(B), fit.shift) - B @ fit.y_centre
     return _in_units(B, c[:, None] if affine else np.empty((d, 0)), K, fit.L, dt)

@@ -1,12 +1,14 @@
-"""Information matrices: of a covariance, over the lower half of a symmetric matrix, and their inverses; log-Cholesky coordinates."""
+"""Information matrices: of a covariance, over the lower half of a symmetric matrix, and their inverses; log-Cholesky coordinates, and quasi-Newton steps in them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from retrace_sde.io.arrays import Array
+from retrace_sde.io.deferred import optimize
 
 
 def lower_half(S: Array) -> Array:
@@ -70,3 +72,16 @@ def observed_information(gradient: Callable[[Array], Array], x: Array, steps: Ar
         rows.append((gradient(x - e) - gradient(x + e)) / (2 * h))
     J = np.array(rows)
     return (J + J.T) / 2
+
+
+def lbfgs(
+    objective: Callable[[Array], tuple[float, Array]],
+    start: Array,
+    *,
+    bounds: Any = None,
+    callback: Any = None,
+    **options: float,
+) -> Any:
+    """The minimum of an objective that gives its gradient too, by L-BFGS with bounds; `options` are scipy's."""
+    how: Any = {"method": "L-BFGS-B", "bounds": bounds, "callback": callback, "options": options}
+    return optimize.minimize(objective, start, jac=True, **how)

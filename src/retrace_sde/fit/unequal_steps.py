@@ -21,6 +21,7 @@ from enum import StrEnum
 import numpy as np
 from scipy.special import digamma, gammaln
 
+from retrace_sde.fit.information import lbfgs
 from retrace_sde.io.arrays import Array
 from retrace_sde.io.deferred import optimize
 from retrace_sde.process.tails import chi2_ppf
@@ -71,14 +72,7 @@ def dispersion(halves: Array, numbers: float) -> Dispersion | None:
 
     start = np.log([3.0, max(halves.mean() / m, 1e-12)])
     near = start[1] - 20, start[1] + 20
-    found = optimize.minimize(
-        shortfall,
-        start,
-        jac=True,
-        method="L-BFGS-B",
-        bounds=[(-20, 20), near],
-        options={"ftol": 1e-12},
-    )
+    found = lbfgs(shortfall, start, bounds=[(-20, 20), near], ftol=1e-12)
     evidence = float(halves.sum() - found.fun)
     if not evidence > UNEQUAL_NATS:
         return None

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from retrace_sde.fit.information import lbfgs
 from retrace_sde.fit.irregular_times import Spans, StepLikelihood
 from retrace_sde.fit.moments import Moments
 from retrace_sde.fit.statespace.observations import Observations
 from retrace_sde.fit.statespace.parameters import Parameters, Setup, least_noise
 from retrace_sde.fit.statespace.smoother import cell_sums, step_counts, step_sums
 from retrace_sde.io.arrays import Array
-from retrace_sde.io.deferred import optimize
 from retrace_sde.process.sde import Gaussian
 
 INNER_STEPS = 40
@@ -172,13 +172,8 @@ def maximise(
     else:
         objective = exact_steps(setup, expected, spans if now.gaps is not None else None)
         start = objective.pack(now.theta, now.H, now.gaps)
-        options = {
-            "maxiter": INNER_STEPS,
-            "maxcor": 20,
-            "ftol": 1e-11,
-            "gtol": 1e-6 * expected.count,
-        }
-        best = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
+        ends = {"maxiter": INNER_STEPS, "ftol": 1e-11, "gtol": 1e-6 * expected.count}
+        best = lbfgs(objective, start, maxcor=20, **ends)
         theta, H, found = objective.split(best.x)
         gaps = found if objective.spans is not None else None
     R = noise_covariance(setup, expected, now.R, H)

@@ -21,7 +21,7 @@ from retrace_sde.fit.random_intercepts import LevelFit, RandomIntercepts
 from retrace_sde.fit.regression import StandardErrors, Through
 from retrace_sde.fit.scores import SANDWICH_TRAJECTORIES, errors_of_influences
 from retrace_sde.fit.statespace import em_steps as steps
-from retrace_sde.fit.statespace.ascent.coordinates import Ascent
+from retrace_sde.fit.statespace.ascent.climb import Ascent
 from retrace_sde.fit.statespace.ascent.quasi_newton import Coordinates, finish
 from retrace_sde.fit.statespace.em_steps import Expected
 from retrace_sde.fit.statespace.model import StepModel

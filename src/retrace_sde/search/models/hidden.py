@@ -33,11 +33,10 @@ from retrace_sde.fit.regression import (
 from retrace_sde.fit.scores import errors_of_draws, errors_of_scores
 from retrace_sde.fit.start_law import start_log_densities
 from retrace_sde.fit.statespace import em_steps as steps
-from retrace_sde.fit.statespace.ascent.climb import climb, finished
-from retrace_sde.fit.statespace.ascent.coordinates import Ascent
-from retrace_sde.fit.statespace.ascent.quasi_newton import Climb
+from retrace_sde.fit.statespace.ascent.climb import Ascent, Climb, climb
+from retrace_sde.fit.statespace.ascent.quasi_newton import finished
 from retrace_sde.fit.statespace.ascent.scoring import Scoring
-from retrace_sde.fit.statespace.em import HARDLY_NOISY, hardly_noisy, resumed
+from retrace_sde.fit.statespace.em import climb_notes, resumed
 from retrace_sde.fit.statespace.em_steps import Expected
 from retrace_sde.fit.statespace.errors import Scores
 from retrace_sde.fit.statespace.observations import Observations, StepClasses
@@ -269,21 +268,12 @@ class HiddenModel(Model):
         found = self._climbed(
             self._prepared([order]), guess, TIGHT if final else LOOSE, final=final
         )
-        law, notes = found.parameters, []
-        if final and not found.converged:
-            notes.append(
-                f"The likelihood was still rising after {found.evaluations} smoothing passes."
-            )
-        if final and hardly_noisy(law, self.setup):
-            notes.append(HARDLY_NOISY)
+        law = found.parameters
         fitted = self._along(order, law, found.expected)
         own, states = self._states(order, law)
-        fitted = replace(
-            fitted,
-            log_likelihoods=self._judged(own, order, law, fitted.step),
-            states=states if final else None,
-            notes=tuple(notes),
-        )
+        fitted = replace(fitted, log_likelihoods=self._judged(own, order, law, fitted.step))
+        if final:
+            fitted = replace(fitted, states=states, notes=climb_notes(found, self.setup))
         return self._with_errors(fitted) if self.free and final else fitted
 
     def _with_errors(self, found: Fit) -> Fit:

@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import gammaln, logsumexp
 
 from retrace_sde.fit.moments import Frequencies, statistics
-from retrace_sde.fit.statespace.ascent.coordinates import Ascent
+from retrace_sde.fit.statespace.ascent.climb import Ascent
 from retrace_sde.fit.statespace.em_steps import Expected
 from retrace_sde.fit.statespace.errors import MIN_SIMULATED, SIMULATED_PER_PARAMETER, Scores
 from retrace_sde.fit.statespace.observations import Observations, StepClasses

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import eigh
 
-from retrace_sde.fit.statespace.ascent.coordinates import Ascent
+from retrace_sde.fit.statespace.ascent.climb import Ascent
 from retrace_sde.fit.statespace.em_steps import Expected
 from retrace_sde.fit.statespace.observations import Observations
 from retrace_sde.fit.statespace.parameters import (
