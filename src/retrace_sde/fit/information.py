@@ -65,13 +65,14 @@ def by_log_factor(of_C: Array, C: Array) -> Array:
 
 def observed_information(gradient: Callable[[Array], Array], x: Array, steps: Array) -> Array:
     """Minus the derivative of a log-likelihood's gradient at x, by central differences of given steps; symmetric."""
-    rows = []
-    for j, h in enumerate(steps):
-        e = np.zeros_like(x)
-        e[j] = h
-        rows.append((gradient(x - e) - gradient(x + e)) / (2 * h))
-    J = np.array(rows)
+    J = -jacobian(gradient, x, steps)
     return (J + J.T) / 2
+
+
+def jacobian(function: Callable[[Array], Array], x: Array, steps: Array) -> Array:
+    """The derivatives (m, size) of a function at x, by central differences of given steps."""
+    ends = ((function(x + e), function(x - e)) for e in np.diag(steps))
+    return np.stack([(b - a) / (2 * h) for (b, a), h in zip(ends, steps, strict=True)], axis=1)
 
 
 def lbfgs(
