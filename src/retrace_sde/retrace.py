@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from retrace_sde.after.forecast import Forecast, Imputed
-from retrace_sde.after.predict import imputed, predicted
+from retrace_sde.after.predict import Predictor
 from retrace_sde.estimator.assemble import (
     PendingCheck,
     assembled,
@@ -576,7 +576,7 @@ class ReTrace(Fitted, Estimator):
             every = np.broadcast_to(times, model.data.shape[:2])
             last = np.take_along_axis(every, model.data.observed[:, None] - 1, axis=1)
             rng = np.random.default_rng(self.random_state)
-            found = predicted(model, outcome, order, ahead, level, rng)
+            found = Predictor(model, outcome, order).forecast(ahead, level, rng)
             common, path = self._memory.common, model.mean_path
             if common is not None and path is not None:
                 found = common.forecast(found, path, path.means[order[-1]], ahead)
@@ -617,7 +617,7 @@ class ReTrace(Fitted, Estimator):
                 values = to_numpy(panel.values).copy()
                 return Imputed(values, values, values, level, np.ones(values.shape[2]))
             rng = np.random.default_rng(self.random_state)
-            found = imputed(model, outcome, order, level, rng)
+            found = Predictor(model, outcome, order).imputed(level, rng)
             if model.mean_path is not None:
                 found = found.moved(partial(lifted, path=model.mean_path))
         units = self._memory.units
