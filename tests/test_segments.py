@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 import retrace_sde as rt
 from retrace_sde.cli.main import main
+from retrace_sde.estimator.segments import _best_path, _searched_path
 from retrace_sde.orders.prior import Prior
-from retrace_sde.search.segments import _best_path, _searched_path
 
 LENGTH, DT = 6, 0.05
 

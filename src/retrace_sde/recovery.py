@@ -14,7 +14,6 @@ import narwhals as nw
 import numpy as np
 from numpy.typing import NDArray
 
-from retrace_sde.after.pairs import exponent_of
 from retrace_sde.audit.hidden import learned_pairs
 from retrace_sde.diagnosis import known_times, vague_times
 from retrace_sde.evidence.selection.drift import DriftChoice, drift_by_evidence
@@ -55,6 +54,7 @@ from retrace_sde.process.drift import Affine, Drift
 from retrace_sde.progress import Callback, reporting
 from retrace_sde.result import html_row
 from retrace_sde.retrace import Evidence, ReTrace
+from retrace_sde.search.enumerated import exponent_of
 from retrace_sde.search.stamps.judge import typical_gap
 from retrace_sde.show.report import FORECAST_STEPS, write_report
 

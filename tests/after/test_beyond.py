@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import retrace_sde as rt
-from retrace_sde.after.beyond import reaches_beyond
+from retrace_sde.after.forecast import reaches_beyond
 
 pytestmark = pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")
 

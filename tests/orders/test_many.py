@@ -20,7 +20,7 @@ from retrace_sde.orders.near.neighbours import (
     short_path,
 )
 from retrace_sde.orders.near.search import Near, NearPath, improve, path_cost
-from retrace_sde.orders.shared import PathCosts
+from retrace_sde.orders.paths import PathCosts
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Linear
 

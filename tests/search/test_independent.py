@@ -158,7 +158,7 @@ def test_the_flips_likelihood_never_falls_from_round_to_round(monkeypatch):
     for begin in both.guesses(rng):
         values = []
         for k in range(1, 12):
-            monkeypatch.setattr(flips, "EM_STEPS", k)
+            monkeypatch.setattr(flips, "FLIP_STEPS", k)
             values.append(both.expectation_maximisation(begin)[1])
         # p₀'s floor is not part of the maximisation: a hair of slack.
         assert np.all(np.diff(values) > -1e-2)

@@ -51,8 +51,7 @@ from retrace_sde.search.enumerated import (
     posterior_of_others,
 )
 from retrace_sde.search.gibbs import own_posterior, shared_draws
-from retrace_sde.search.louis import louis_errors
-from retrace_sde.search.mcem import Averaged, Run, average, run
+from retrace_sde.search.mcem import Averaged, Run, average, louis_errors, run
 from retrace_sde.search.model import Fit, Round
 from retrace_sde.search.posterior import OrderPosterior, order_posterior, shared_posterior
 from retrace_sde.search.protocols import Model, SharedOrders

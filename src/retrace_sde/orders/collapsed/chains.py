@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from retrace_sde.fit.statespace.filter import put
 from retrace_sde.io.arrays import Array, Indices, State
 from retrace_sde.io.kernels import njit
 from retrace_sde.orders.collapsed.marginal import OrderEvidence
@@ -80,19 +81,13 @@ def _value(evidence: OrderEvidence, first: int, last: int, sums: Array, S: Array
     return evidence.starts[first] + evidence.volumes[last] - 0.5 * evidence.freedom * log_det
 
 
-# Arrays are copied and added element by element: for `a[:] = b` and `a += b` numba also compiles the words of errors that cannot occur.
+# Arrays are added element by element: for `a += b` numba also compiles the words of errors that cannot occur.
 
 
 @njit(cache=True, nogil=True)
 def _add(total: Array, row: Array) -> None:
     for q in range(len(total)):
         total[q] += row[q]
-
-
-@njit(cache=True, nogil=True)
-def _copy(new: Indices, order: Indices) -> None:
-    for k in range(len(new)):
-        new[k] = order[k]
 
 
 @njit(cache=True, nogil=True)
@@ -194,7 +189,7 @@ def _sample(
             cold = min(1.0, (k + 1) / anneal) if anneal > 0 else 1.0
             choice = _drawn_place(values, count, powers[c] * cold, state)
             _put_back(orders[c], at, L, choice, new)
-            _copy(orders[c], new)
+            put(new, orders[c])
             now[c] = values[choice]
         for c in range(k % 2, C - 1, 2):
             if np.log(1.0 - random_unit(state)) < (powers[c] - powers[c + 1]) * (
@@ -204,7 +199,7 @@ def _sample(
                     orders[c, t], orders[c + 1, t] = orders[c + 1, t], orders[c, t]
         done = k - 2 * anneal
         if done >= 0 and done % thin == thin - 1:
-            _copy(kept[done // thin], orders[0])
+            put(orders[0], kept[done // thin])
 
 
 @njit(cache=True, nogil=True)
