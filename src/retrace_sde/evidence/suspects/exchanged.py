@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -327,49 +327,40 @@ class _Places:
         return self.cost(before, self.after[at] - change / self.scale_after[at] @ self.FW)
 
     @cached_property
-    def _sides(self) -> tuple[tuple[Array, Array, Array, Array, Array], ...]:
-        """From before and from after: whitened rows z and what is expected of them, e (n, T, d), so that a row r at a place k costs
-        `|z_r − e_k|² / s_k²`; the squares of z and of e, and 1 / (ν c s²) (n, T), 0 where nothing follows."""
-        z, scale = self.x @ self.W, self.scale
-        back, scale_after = self.x @ self.FW, self.scale_after
-        found = []
-        for each, e, s in (
-            (z, z - self.before * scale, scale),
-            (back, back + self.after * scale_after, scale_after),
-        ):
-            known = ~np.isnan(e[..., :1])
-            e = np.where(known, e, 0.0)
-            squares = (np.einsum("...d,...d", a, a) for a in (each, e))
-            per_square = self._per_square * (known / s[..., :1] ** 2)[..., 0]
-            found.append((each, e, *squares, per_square))
-        return tuple(found)
+    def _sides(self) -> tuple[Array, Array, Array, Array, Array]:
+        """From before and from after: whitened rows z and what is expected of them, e (2, n, T, d), so that a row r at a place k costs
+        `|z_r − e_k|² / s_k²`; the squares of z and of e, and 1 / (ν c s²) (2, n, T), 0 where nothing follows."""
+        z = np.stack([self.x @ self.W, self.x @ self.FW])
+        e = np.stack([-self.before * self.scale, self.after * self.scale_after])
+        e += z
+        known = ~np.isnan(e[..., :1])
+        e = np.where(known, e, 0.0)
+        scales = np.stack([self.scale[..., 0], self.scale_after[..., 0]])
+        zz, ee = (np.einsum("...d,...d", a, a) for a in (z, e))
+        return z, e, zz, ee, self._per_square * known[..., 0] / scales**2
 
     def _exchanged(self, rows: Indices) -> tuple[Array, Array]:
         """Costs (m, n + T) of other rows in the places of rows (m, 2), and of rows in the places of others, as products (`_factors`)."""
-        n, T, _ = self.x.shape
-        here, there = np.ones((len(rows), n + T)), np.ones((len(rows), n + T))
-        own = tuple(rows.T)
-        into, out = (np.empty((2, len(rows), n + T)) for _ in range(2))
-        places = [np.stack([side[k] for side in self._sides]) for k in (0, 1)]
-        for some, at, columns in _together(rows, n):
-            j, k = rows[some].T
-            z, e = (each[(slice(None), *at)].transpose(0, 2, 1) for each in places)
-            into[:, some, columns] = places[1][:, j, k] @ z
-            out[:, some, columns] = places[0][:, j, k] @ e
-        for (_, _, zz, ee, per_square), one, two in zip(self._sides, into, out, strict=True):
-            # |z − e|² = z² + e² − 2 z·e, with one product of matrices for each position and each trajectory
+        z, e, *tables = self._sides
+        into, out = (_products(*both, rows) for both in ((e, z), (z, e)))
+        own, found = tuple(rows.T), []
+        for k, (zz, ee, per_square) in enumerate(zip(*tables, strict=True)):
+            # |z − e|² = z² + e² − 2 z·e
+            one, two, every = into[k], out[k], _others(per_square, rows)
             one *= -2
             one += _others(zz, rows)
             one += ee[own][:, None]
             one *= per_square[own][:, None]
             one += 1
-            here *= one
             two *= -2
             two += _others(ee, rows)
             two += zz[own][:, None]
-            two *= _others(per_square, rows)
+            two *= every
             two += 1
-            there *= two
+            found.append((one, two))
+        (here, there), (after, following) = found
+        here *= after
+        there *= following
         return here, there
 
     def parts(self, rows: Indices) -> Iterator[Indices]:
@@ -466,7 +457,7 @@ class _Places:
     def _with_spikes(self, j: int, window: Indices, orders: Indices) -> Array:
         """Costs (m,) of rows of a trajectory in other orders (m, w) at places `window` (w,), each a spike where that costs less: a shortest path past
         any of them that is next to none."""
-        (z, e, *_), back = (each[j] for each in self._sides[0]), self._sides[1][0][j]
+        (z, back), e = self._sides[0][:, j], self._sides[1][0, j]
         s, (M, past, volume) = self.scale[j][:, 0], self._bridge
         z, here = z[window], back[window]
         before = np.zeros(
@@ -539,14 +530,23 @@ def _moves(count: int) -> tuple[list[tuple[Place, ...]], Indices]:
     return moves, orders
 
 
-def _together(rows: Indices, n: int) -> Iterator[tuple[Indices, tuple[Any, Any], slice]]:
-    """Which of rows (m, 2) share a position, and the others there, then which share a trajectory; and the columns of those others."""
-    every = slice(None)
+def _products(a: Array, b: Array, rows: Indices) -> Array:
+    """Products (2, m, n + T) of a, at rows (m, 2), and b (2, n, T, d) at all rows of their position, then of their trajectory: one product of matrices for
+    each position and each trajectory."""
+    n, T = b.shape[1:3]
+    found = np.empty((2, len(rows), n + T))
     for axis, columns in ((1, slice(None, n)), (0, slice(n, None))):
         order = np.argsort(rows[:, axis], kind="stable")
-        values, begins = np.unique(rows[order, axis], return_index=True)
-        for value, some in zip(values.tolist(), np.split(order, begins[1:]), strict=True):
-            yield some, (every, value) if axis else (value, every), columns
+        along = rows[order]
+        mine = a[:, along[:, 0], along[:, 1]]
+        products = np.empty((2, len(rows), n if axis else T))
+        ends = np.flatnonzero(np.diff(along[:, axis])) + 1
+        for begin, end in pairwise([0, *ends.tolist(), len(rows)]):
+            at = int(along[begin, axis])
+            others = b[:, :, at] if axis else b[:, at]
+            np.matmul(mine[:, begin:end], others.swapaxes(1, 2), out=products[:, begin:end])
+        found[:, order, columns] = products
+    return found
 
 
 def _spike(a: Array) -> float:

@@ -133,11 +133,10 @@ class _Search:
             if not new.any():
                 return
             rows = np.argwhere(new)
-            for (j, k), variable in zip(
-                rows.tolist(), single_variables(sides, x, rows, judged), strict=True
-            ):
+            variables, both = single_variables(sides, x, rows, judged), sides.expected(rows)
+            for (j, k), variable, *here in zip(rows.tolist(), variables, *both, strict=True):
                 p, probability = float(judged.p[j, k]), 1 - float(rate[j, k])
-                self.found.append(Find(j, k, variable, p, probability, *sides.expected(j, k)))
+                self.found.append(Find(j, k, variable, p, probability, *here))
                 x[j, k, slice(None) if variable is None else variable] = np.nan
             self.called |= new
 
@@ -145,9 +144,8 @@ class _Search:
         """What was called and stays far under every other model of the course."""
         if not self.found or self.judged is None:
             return []
-        kept = self._not_doubtful()
         places = [(each.trajectory, each.position, each.variable) for each in self.found]
-        sure = confirm(self.x, kept, places)
+        sure = confirm(self.x, self._not_doubtful(), places)
         return [each for each, clear in zip(self.found, sure, strict=True) if clear]
 
     def _not_doubtful(self) -> Array:
@@ -187,8 +185,9 @@ class _Search:
         found = list[Find]()
         for each in pairs:
             for one, two in ((each.one, each.two), (each.two, each.one)):
-                here = self.sides.expected(*one)
-                found.append(Find(*one, None, np.exp(-each.gain), 1 - each.rate, *here, two))
+                expected, sd = self.sides.expected(np.array([one]))
+                p, probability = np.exp(-each.gain), 1 - each.rate
+                found.append(Find(*one, None, p, probability, expected[0], sd[0], two))
         return found
 
     def _without(self, pairs: list[tuple[Place, Place]]) -> Array:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from retrace_sde.evidence.suspects.robust import median, quantile, trimmed_regression, whitening
-from retrace_sde.io.arrays import Array, Mask
+from retrace_sde.io.arrays import Array, Indices, Mask
 
 NEARBY, MIN_NEARBY = 3, 3
 """Steps on either side that tell the volatility near a row, its own two left out, and how many are needed."""
@@ -53,12 +53,13 @@ class Sides(NamedTuple):
     deviations: Array
     scale: Array
 
-    def expected(self, j: int, k: int) -> tuple[Array, Array]:
-        """What both neighbours expect of the variables of a row (d,), and their standard deviations."""
-        f, g, wide, wide_back = (each[j, k] for each in self.steps)
+    def expected(self, rows: Indices) -> tuple[Array, Array]:
+        """What both neighbours expect of the variables of rows (m, 2), and their standard deviations, (m, d)."""
+        at = tuple(rows.T)
+        f, g, wide, wide_back = (each[at] for each in self.steps)
         width = np.maximum(*(np.where(np.isnan(each), 1.0, each) for each in (wide, wide_back)))
-        sd = self.deviations * width * self.scale[j, k]
-        return self.x[j, k] - _mean(f * wide, g * wide_back), sd
+        sd = self.deviations * width * self.scale[at][:, None]
+        return self.x[at] - _mean(f * wide, g * wide_back), sd
 
     @property
     def spikes(self) -> Array:
