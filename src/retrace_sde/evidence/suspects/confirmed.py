@@ -298,7 +298,6 @@ class _Judge:
         length = lengths(rest[chosen] @ law.W) / usual
         return float(law.tail.beyond(np.asarray(length)))
 
-
     def _whitened(self, variables: tuple[int, ...]) -> _White | None:
         """The residuals of some variables."""
         if variables not in self.white:

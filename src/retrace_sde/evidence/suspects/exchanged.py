@@ -503,7 +503,9 @@ class _Places:
             one, two = one[allowed], two[allowed]
             for i, j, nats in zip(one, two, self.clear(one, two).tolist(), strict=True):
                 pair = _place(i), _place(j)
-                if pair[::-1] not in met:  # met from the other side: the clearer row stays the first
+                if (
+                    pair[::-1] not in met
+                ):  # met from the other side: the clearer row stays the first
                     met.add(pair)
                     found.append(Exchange(*pair, nats))
         gains, clear = self.next_to_each_other

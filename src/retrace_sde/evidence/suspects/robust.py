@@ -71,9 +71,7 @@ def quantile(values: Array, share: float) -> Array:
         return np.asarray(np.partition(along, at, axis=-1)[..., at])
     last = np.maximum(along.shape[-1] - 1 - missing.sum(axis=-1, keepdims=True), 0)
     ordered = np.sort(along, axis=-1)  # those that are not known are last
-    return np.asarray(
-        np.take_along_axis(ordered, (share * last).astype(np.intp), axis=-1)[..., 0]
-    )
+    return np.asarray(np.take_along_axis(ordered, (share * last).astype(np.intp), axis=-1)[..., 0])
 
 
 def centre_and_scale(x: Array) -> tuple[Array, Array]:
@@ -112,9 +110,7 @@ def trimmed_regression(y: Array, x: Array) -> tuple[Array, Array]:
         G = _second_moments(Z, kept, before, G)
         before = kept
         ridge = RIDGE * np.trace(G[: d + 1, : d + 1])
-        change = np.linalg.solve(
-            G[: d + 1, : d + 1] + ridge * np.eye(d + 1), G[: d + 1, d + 1 :]
-        )
+        change = np.linalg.solve(G[: d + 1, : d + 1] + ridge * np.eye(d + 1), G[: d + 1, d + 1 :])
         B = near + change
         residual = np.r_[-change, np.eye(d)]  # of a row of Z
         total = residual.T @ G @ residual

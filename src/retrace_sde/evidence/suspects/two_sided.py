@@ -102,9 +102,7 @@ class OneSided:
         B, S = trimmed_regression(y[used], p[used])
         found = cls(B, S, np.zeros((T, d)))
         rest = found._left(x, times, past, when, lag, last)[0]
-        found.shifts[T - rest.shape[1] :] = (
-            zeroed(median(rest, 0)) * n / (n + SLICE_SHRINKAGE)
-        )
+        found.shifts[T - rest.shape[1] :] = zeroed(median(rest, 0)) * n / (n + SLICE_SHRINKAGE)
         return found
 
     def residuals(
@@ -190,7 +188,6 @@ class TwoSided:
         ahead2 = OneSided.of(x, times, 2, _unseen_before(back_x))
         back2 = OneSided.of(back_x, back_t, 2, _unseen_before(x))
         W = whitening((ahead.covariance + back.covariance) / 2)
-        T = x.shape[1]
         share = 0.25 if many_wrong else 0.5
         steps = _one_step(ahead, back, x, times, x)
         f, g = (_sizes(each, _white(each, W)) for each in steps[:2])
@@ -213,9 +210,7 @@ class TwoSided:
         """Both residuals of every row of x (n, T, d), with neighbours and scales from `near`, which the law was fitted to: x without values that must not
         count there."""
         W, T = self.whitening, x.shape[1]
-        steps = (
-            self.fitted if near is x else _one_step(self.ahead, self.back, x, times, near)
-        )
+        steps = self.fitted if near is x else _one_step(self.ahead, self.back, x, times, near)
         f, g = steps[:2]
         first, last = (np.asarray(np.isnan(each).all(axis=2)) for each in (f, g))
         before, after = _white(f, W), _white(g, W)
