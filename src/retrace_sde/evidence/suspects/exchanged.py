@@ -498,11 +498,12 @@ class _Places:
             gains = self.gains(some)
             a, b = np.nonzero(gains > MIN_GAIN)
             one = some[a]
-            two = np.where((b < n)[:, None], np.c_[b, one[:, 1]], np.c_[one[:, 0], b - n])
+            of_position, own = np.c_[b, one[:, 1]], np.c_[one[:, 0], b - n]
+            two: Indices = np.asarray(np.where((b < n)[:, None], of_position, own))
             allowed = free[tuple(two.T)]
             one, two = one[allowed], two[allowed]
-            for i, j, nats in zip(one, two, self.clear(one, two).tolist(), strict=True):
-                pair = _place(i), _place(j)
+            for here, there, nats in zip(one, two, self.clear(one, two).tolist(), strict=True):
+                pair = _place(here), _place(there)
                 if (
                     pair[::-1] not in met
                 ):  # met from the other side: the clearer row stays the first
