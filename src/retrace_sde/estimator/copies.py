@@ -189,7 +189,8 @@ def _unit(values: Array) -> float:
     gaps = np.diff(found)
     gaps = gaps[gaps > 1e-9 * gaps.sum()]
     multiples = gaps / gaps.min()
-    return float(gaps.min()) if np.allclose(multiples, np.round(multiples), rtol=1e-6) else 0.0
+    whole = np.round(multiples)
+    return float(gaps.min()) if (np.abs(multiples - whole) <= 1e-8 + 1e-6 * whole).all() else 0.0
 
 
 def _moves(x: Array) -> tuple[Array, Array, Array]:
