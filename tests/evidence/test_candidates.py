@@ -593,7 +593,7 @@ def test_a_hidden_velocity_turns_the_order_of_a_markov_model_round(seeds: int) -
         assert test.identified
         assert test.preferred is not None
         assert test.preferred.name in (CandidateKind.MEMORY, CandidateKind.MEMORY_INTERCEPTS)
-        assert "With momentum" in test.verdict
+        assert "With memory" in test.verdict
         plain = next(each for each in test.models if each.name == CandidateKind.MARKOV)
         assert plain.log_likelihood_ratio < 0 < test.log_likelihood_ratio
         assert test.contributions.sum() == pytest.approx(test.log_likelihood_ratio, abs=0.01)

@@ -61,6 +61,19 @@ def test_slow_turns_are_not_said_to_be_coarse():
     assert not any("too coarse" in each for each in notes)
 
 
+def test_a_fast_decay_across_unequal_gaps_is_not_said_to_turn():
+    """Rates times the mean gap are below −1: Euler's step would change its sign, the SDE's transition does not."""
+    rng, gaps = np.random.default_rng(5), 0.05 * 1.4 ** np.arange(13)
+    X = np.empty((40, 14, 2))
+    X[:, 0] = 2 + 0.3 * rng.standard_normal((40, 2))
+    for k, left in enumerate(np.exp(-gaps)):
+        noise = np.sqrt(0.1 * (1 - left**2)) * rng.standard_normal((40, 2))
+        X[:, k + 1] = left * X[:, k] + noise
+    model = fitted(X, dt=0.2, spacing="estimate")
+    assert np.linalg.eigvals(model.drift_).real.max() * 0.2 < -1
+    assert not any("too coarse" in each for each in model.result_.notes)
+
+
 def test_optima_that_are_as_likely_share_the_probability():
     """Four trajectories of white noise: hardly any order is better than another, and the chains see one region."""
     X = np.random.default_rng(3).standard_normal((4, 8, 1))

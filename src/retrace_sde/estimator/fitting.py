@@ -110,7 +110,9 @@ def _jumping(outcome: Outcome) -> tuple[str, ...]:
     if not outcome.found.ordering.shared or not is_linear(step.drift):
         return ()
     d = len(step.diffusion)
-    values = np.linalg.eigvals(np.eye(d) + step.coefficients[:, :d] * step.dt)
+    rates, gaps = np.linalg.eigvals(step.coefficients[:, :d]), outcome.found.gaps
+    # Across unequal gaps the rates are the SDE's, whose transition never changes a sign without turning; the longest gap turns furthest.
+    values = 1 + rates * step.dt if gaps.equal else np.exp(rates * np.nanmax(gaps.values))
     far = values[(values.real < 0) & (np.abs(values) > JUMPING_EIGENVALUE)]
     if not len(far):
         return ()

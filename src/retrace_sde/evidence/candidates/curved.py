@@ -42,8 +42,8 @@ class MemoryAndQuadratic(StepCandidate):
 
 MEMORY_AND_QUADRATIC = MemoryAndQuadratic(
     CandidateKind.MEMORY_QUADRATIC,
-    "momentum, or measurement noise, and a step that is a quadratic function of the last value",
-    allows="momentum and a quadratic drift",
+    "memory, or measurement noise, and a step that is a quadratic function of the last value",
+    allows="memory and a quadratic drift",
     remedy="",
     lags=2,
     degree=2,

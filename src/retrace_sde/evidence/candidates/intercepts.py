@@ -58,8 +58,8 @@ RANDOM_INTERCEPTS = RandomIntercepts(
 
 MEMORY_AND_INTERCEPTS = StepCandidate(
     CandidateKind.MEMORY_INTERCEPTS,
-    "momentum, and an intercept of every subject's own",
-    allows="momentum and random intercepts",
+    "memory of one step more, and an intercept of every subject's own",
+    allows="memory and random intercepts",
     remedy="",
     lags=2,
     intercepts=True,

@@ -30,8 +30,8 @@ class Memory(StepCandidate):
 
 MEMORY = Memory(
     CandidateKind.MEMORY,
-    "momentum: the last step matters, too",
-    allows="momentum",
+    "memory: the last step matters, too",
+    allows="memory",
     remedy="the past matters beyond the present state (momentum, or a variable that was not measured). Add the missing "
     "variable, or read the drift as that of the observed variables",
     lags=2,
