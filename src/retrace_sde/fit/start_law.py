@@ -248,6 +248,11 @@ def start_log_densities(states: Array, model: Euler, variances: Array) -> Array:
     return judged_starts(states, model, variances)[0]
 
 
+def first_log_densities(states: Array, noise: Array, variances: Array) -> Array:
+    """The same (k, n) of k slices, each under a step of its own with the covariance `noise` (k, d, d)."""
+    return _shrink(states, noise, variances).log_densities
+
+
 def start_law(states: Array, model: Euler, variances: Array) -> Gaussian:
     """p₀ fitted to the first states (n, d), for simulating from the fit and for held-out data."""
     return judged_starts(states[None], model, variances)[1][0]
