@@ -45,12 +45,15 @@ far which 4 % of all draws reach. Student's law of the draws would be too sure: 
 SIMULATED_NUMBERS = 250_000
 """Numbers (B n T d) simulated at a time, but not fewer than six panels: more leave the processor's cache."""
 
+LARGE_NUMBERS = 2_000_000
+"""Numbers (B n T d) simulated at a time, at most, of panels that are larger than `SIMULATED_NUMBERS` allows for: memory grows with them."""
+
 PART_NUMBERS, PART_TRAJECTORIES = 100_000, 20
 """Numbers, and trajectories, of a part of a panel that settles the test where its ratio is out of reach: a panel of twice that size is not simulated
 as a whole before."""
 
-THINNED_TRAJECTORIES, THINNED_SLICES, THINNED_SHARE = 60, 30, 0.5
-"""Trajectories, and slices at least, of a thinned part, and its share of a panel's numbers, at most. Of d = 50, T = 250 (three processes) 60 trajectories
+THINNED_TRAJECTORIES, THINNED_SLICES, THINNED_STEPS, THINNED_SHARE = 60, 30, 6, 0.5
+"""Trajectories, slices, and steps for each variable, at least, of a thinned part, and its share of a panel's numbers, at most. Of d = 50, T = 250 (three processes) 60 trajectories
 of every tenth slice have 64 nats each, as with every slice, and lie 36 to 290 deviations from their nulls; 20 of every slice, as many numbers three times
 over, 22 to 55."""
 
@@ -272,8 +275,9 @@ def _part(panels: Panels, form: Form) -> Panels | None:
         return None
     size, stride = max(PART_NUMBERS // (T * d), PART_TRAJECTORIES), 1
     if form.lags == form.degree == 1 and not form.levels and not form.spreads:
-        thin, every = min(THINNED_TRAJECTORIES, n), max(1, (T - 1) // (THINNED_SLICES - 1))
+        every = max(1, (T - 1) // (THINNED_SLICES - 1))
         count = -(-T // every)
+        thin = min(max(THINNED_TRAJECTORIES, -(-THINNED_STEPS * d // count)), n)
         if thin * count <= THINNED_SHARE * n * T and form.fits(thin, count, d):
             size, stride = thin, every
     if stride == 1 and (n < 2 * size or not form.fits(size, T, d)):
@@ -347,8 +351,11 @@ def _null_ratios(
 ) -> Callable[[int], Array]:
     """Draws of ratios under a null, in the direction of the one observed; at rest, in either direction."""
 
+    most = max(1, LARGE_NUMBERS // like.x[0].size)
+
     def drawn(size: int) -> Array:
-        found = statistic(simulator.panels(like, size, rng))
+        parts = [min(most, size - begin) for begin in range(0, size, most)]
+        found = np.concatenate([statistic(simulator.panels(like, k, rng)) for k in parts])
         return np.abs(found) if simulator.at_rest else found * np.sign(ratio)
 
     return drawn
