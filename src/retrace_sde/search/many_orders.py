@@ -50,32 +50,46 @@ def _log_likelihoods(x: Array, orders: Indices, variances: Array, *, affine: boo
     T, n, d = x.shape
     S, p = T - 1, d + affine
     rows = x.reshape(-1, d)
-    squares, sums = rows.T @ rows, rows.sum(axis=0)
-    last = x[orders[:, -1]]
-    gram = np.zeros((len(orders), p + d, p + d))
-    gram[:, :d, :d] = squares - last.transpose(0, 2, 1) @ last
-    size = max(1, BLOCK_ELEMENTS // x.size)
-    for begin in range(0, len(orders), size):
-        some = slice(begin, begin + size)
-        z = x[orders[some]]
-        past, step = (each.reshape(len(z), -1, d) for each in (z[:, :-1], np.diff(z, axis=1)))
-        gram[some, :d, p:] = past.transpose(0, 2, 1) @ step
-        gram[some, p:, p:] = step.transpose(0, 2, 1) @ step
+    totals = rows.T @ rows, rows.sum(axis=0)
+    size = max(1, BLOCK_ELEMENTS // max(x.size, (p + d) ** 2))
+    parts = []
+    for some in (orders[begin : begin + size] for begin in range(0, len(orders), size)):
+        ahead = _grams(x, some, totals, affine=affine)
+        noise = _noise(np.concatenate([ahead, _turned(ahead, p)]), p, n * S)
+        if noise is None:
+            return None
+        steps = -0.5 * n * S * (np.linalg.slogdet(noise)[1] + d * (1 + np.log(2 * np.pi)))
+        first = x[np.concatenate([some[:, 0], some[:, -1]])]
+        value = steps + first_log_densities(first, noise, variances).sum(axis=1)
+        parts.append(value.reshape(2, -1).T)
+    return np.concatenate(parts)
+
+
+def _grams(x: Array, orders: Indices, totals: tuple[Array, Array], *, affine: bool) -> Array:
+    """`Σ z zᵀ` (K, p + d, p + d) of the rows z = (x, 1, Δ) along orders; `totals`: squares and sums of the states of all slices."""
+    T, n, d = x.shape
+    p, last, z = d + affine, x[orders[:, -1]], x[orders]
+    past, step = (each.reshape(len(z), -1, d) for each in (z[:, :-1], np.diff(z, axis=1)))
+    gram = np.empty((len(orders), p + d, p + d))
+    gram[:, :d, :d] = totals[0] - last.transpose(0, 2, 1) @ last
+    gram[:, :d, p:] = past.transpose(0, 2, 1) @ step
+    gram[:, p:, p:] = step.transpose(0, 2, 1) @ step
     if affine:
-        gram[:, :d, d] = gram[:, d, :d] = sums - last.sum(axis=1)
-        gram[:, d, d] = n * S
+        gram[:, :d, d] = gram[:, d, :d] = totals[1] - last.sum(axis=1)
+        gram[:, d, d] = n * (T - 1)
         gram[:, d, p:] = (last - x[orders[:, 0]]).sum(axis=1)
     gram[:, p:, :p] = gram[:, :p, p:].transpose(0, 2, 1)
-    turn = np.eye(p + d)
-    turn[:d, p:], turn[p:, p:] = np.eye(d), -np.eye(d)
-    both = np.concatenate([gram, turn @ gram @ turn.T])
-    noise = _noise(both, p, n * S)
-    if noise is None:
-        return None
-    steps = -0.5 * n * S * (np.linalg.slogdet(noise)[1] + d * (1 + np.log(2 * np.pi)))
-    first = x[np.concatenate([orders[:, 0], orders[:, -1]])]
-    found: Array = steps + first_log_densities(first, noise, variances).sum(axis=1)
-    return found.reshape(2, -1).T
+    return gram
+
+
+def _turned(gram: Array, p: int) -> Array:
+    """The same along the reverses, whose rows are (x + Δ, 1, −Δ)."""
+    found, d = gram.copy(), gram.shape[1] - p
+    found[:, :d] += gram[:, p:]
+    found[:, :, :d] += found[:, :, p:]
+    found[:, p:] *= -1
+    found[:, :, p:] *= -1
+    return found
 
 
 def _noise(gram: Array, p: int, count: int) -> Array | None:
