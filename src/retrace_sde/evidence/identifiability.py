@@ -27,6 +27,9 @@ sparse_linalg = deferred("scipy.sparse.linalg")
 NEGLIGIBLE_P = 1e-12
 """A p-value below it is not computed any further."""
 
+BALANCE_TOLERANCE = 1e-6
+"""Residual of the equations behind the test of detailed balance: the statistic's own error is of the order of its square."""
+
 MAX_CONTRASTS, MIN_CONTRASTS, STATIONARITY_NUMBERS, CENTRE_SAMPLE = 500, 100, 2_000_000, 20
 """Trajectories that the test of stationarity uses, evenly spaced, at most and at least where they have so many numbers (n T d):
 more only find ever smaller changes. And those from which the centre is estimated."""
@@ -285,8 +288,8 @@ def detailed_balance_p_value(statistics: Moments, sde: LinearSDE) -> float:
     def covariance(x: Array) -> Array:
         X = x.reshape(d, d)
         E = A.T @ X
-        E = (E + E.T) / statistics.count
-        return np.ravel(X @ P + P @ X + A @ E - E @ A.T)
+        half = X @ P + A @ ((E + E.T) / statistics.count)
+        return np.ravel(half - half.T)
 
     def without_error_of_diffusion(x: Array) -> Array:
         inside = (vectors.T @ x.reshape(d, d) @ vectors) / (values[:, None] + values)
@@ -307,7 +310,7 @@ def detailed_balance_p_value(statistics: Moments, sde: LinearSDE) -> float:
         sparse_linalg.cg(
             sparse_linalg.LinearOperator(shape, covariance),
             gap,
-            rtol=1e-10,
+            rtol=BALANCE_TOLERANCE,
             M=roughly,
             callback=look,
         )
