@@ -283,17 +283,18 @@ def detailed_balance_p_value(statistics: Moments, sde: LinearSDE) -> float:
     A = solve_triangular(L, sde.drift @ L, lower=True)
     inverse = solve_triangular(statistics.blocks[0], np.eye(statistics.n_features))
     P = L.T @ (inverse @ inverse.T)[:d, :d] @ L
+    # In the eigenbasis of P all but H's own error is diagonal.
     values, vectors = np.linalg.eigh(P)
+    A, sums = vectors.T @ A @ vectors, values[:, None] + values
 
     def covariance(x: Array) -> Array:
         X = x.reshape(d, d)
         E = A.T @ X
-        half = X @ P + A @ ((E + E.T) / statistics.count)
-        return np.ravel(half - half.T)
+        half = A @ ((E + E.T) / statistics.count)
+        return np.ravel(X * sums + half - half.T)
 
     def without_error_of_diffusion(x: Array) -> Array:
-        inside = (vectors.T @ x.reshape(d, d) @ vectors) / (values[:, None] + values)
-        return np.ravel(vectors @ inside @ vectors.T)
+        return np.ravel(x.reshape(d, d) / sums)
 
     gap = np.ravel(A - A.T)
     shape, free = (d * d, d * d), d * (d - 1) / 2
