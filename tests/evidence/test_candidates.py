@@ -14,17 +14,32 @@ import retrace_sde as rt
 from retrace_sde.evidence.candidates.along import CandidatesAlong
 from retrace_sde.evidence.candidates.candidate import CandidateKind
 from retrace_sde.evidence.candidates.linear_step import form_penalty
-from retrace_sde.evidence.closed_form.checks import CHECK_LEVEL, _bias, checked, free_nuisances
+from retrace_sde.evidence.closed_form import null_simulation
+from retrace_sde.evidence.closed_form.checks import (
+    CHECK_LEVEL,
+    _bias,
+    _regressor_moments,
+    checked,
+    free_nuisances,
+)
 from retrace_sde.evidence.closed_form.missing_draws import MissingDraws
 from retrace_sde.evidence.closed_form.null_simulation import NullSimulator, simulated_test
 from retrace_sde.evidence.closed_form.panels import Form, Ground, Panels
-from retrace_sde.evidence.closed_form.reversibility import reversibility_p, steady_spreads_p
+from retrace_sde.evidence.closed_form.reversibility import (
+    _squares,
+    reversibility_p,
+    steady_spreads_p,
+)
 from retrace_sde.evidence.closed_form.steps import (
     StepFit,
+    centred_rows,
     contributions,
     fit_directions,
     ratios,
+    residuals,
+    rows_of,
 )
+from retrace_sde.evidence.closed_form.sums import StepSums
 from retrace_sde.evidence.direction import marginal_test as summed
 from retrace_sde.evidence.direction.independence import Independence, independence
 from retrace_sde.evidence.direction.marginal_test import (
@@ -193,6 +208,58 @@ def test_memory_is_the_regression_on_two_slices(short: bool) -> None:
         e = next_ - past @ theta
         assert_allclose(way.step[0], theta[:6], atol=1e-5)
         assert_allclose(way.H[0], e.T @ e / len(e), rtol=1e-5)
+
+
+@pytest.mark.parametrize("first", ["panel", "reverse", "reverse with memory"])
+def test_moments_of_memory_are_those_of_its_rows(first: str) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 9, 7, 3)).cumsum(axis=2)
+    panels = Panels(x)
+    if first != "panel":
+        StepSums.of(panels.reverse, Form(2 if first.endswith("memory") else 1))
+    sums = StepSums.of(panels, Form(2))
+    for k, way in enumerate((x, x[:, :, ::-1])):
+        rows = np.concatenate([way[:, :, 1:-1], way[:, :, :-2], np.diff(way[:, :, 1:], axis=2)], 3)
+        apart = (rows - rows.mean(axis=1, keepdims=True)).reshape(2, -1, 9)
+        at = slice(2 * k, 2 * k + 2)
+        assert_allclose(sums.mean[at], rows.mean(axis=1), atol=1e-12)
+        assert_allclose(sums.about_slices(None)[at], apart.transpose(0, 2, 1) @ apart, atol=1e-9)
+        assert_allclose(sums.trajectory_means[at], rows.mean(axis=2), atol=1e-12)
+
+
+@pytest.mark.parametrize("lags", [1, 2])
+@pytest.mark.parametrize("levels", [False, True])
+@pytest.mark.parametrize("means", [False, True])
+@pytest.mark.parametrize("spreads", [False, True])
+def test_some_steps_are_those_of_all(lags: int, levels: bool, means: bool, spreads: bool) -> None:
+    form = Form(lags, levels, means=means, spreads=spreads)
+    panels = in_units(panel(2, 30, 9, 0))
+    for along, fit in zip((panels, panels.reverse), fit_directions(panels, form), strict=True):
+        e, z = residuals(along, fit)[0], centred_rows(along, fit)
+        some = np.array([0, 3, 29]), np.array([0, 9 - lags - 1, 2])
+        for found, every in zip(rows_of(along, fit, some), (e, z), strict=True):
+            assert_allclose(found, every[some], atol=1e-12)
+        gram, lagged = _regressor_moments(along, fit)
+        assert_allclose(gram, np.einsum("nsp,nsq->pq", z, z), rtol=1e-9, atol=1e-9)
+        assert_allclose(lagged, np.einsum("nsp,nsq->pq", z[:, :-1], z[:, 1:]), rtol=1e-9, atol=1e-9)
+
+
+def test_random_signs_of_many_features_through_their_gram_matrix() -> None:
+    rng = np.random.default_rng(0)
+    signs, features = rng.choice([-1.0, 1.0], (40, 9)), rng.standard_normal((9, 30))
+    assert_allclose(_squares(signs, features), ((signs @ features) ** 2).sum(axis=1))
+
+
+@pytest.mark.parametrize("start", ["small", "stationary"])
+def test_a_thinned_part_says_what_the_whole_panel_does(start: str, monkeypatch) -> None:
+    panels = in_units(panel(3, 400, 90, 1, start))
+    part = null_simulation._part(panels, Form())
+    assert part is not None
+    assert part.x.shape[1:] == (60, 30, 3)
+    assert_allclose(np.diff(part.x[0], axis=1)[0, 0], panels.x[0, 0, 3] - panels.x[0, 0, 0])
+    one = simulated_test(panels, Form(), np.random.default_rng(0), alpha=0.05)
+    monkeypatch.setattr(null_simulation, "_part", lambda *_: None)
+    two = simulated_test(replace(panels), Form(), np.random.default_rng(0), alpha=0.05)
+    assert (one.p_value < 0.05) == (two.p_value < 0.05) == (start == "small")
 
 
 def test_steps_of_unequal_variance_are_those_of_their_residuals() -> None:

@@ -4,7 +4,12 @@ import numpy as np
 
 import retrace_sde as rt
 from retrace_sde.evidence.direction.verdict import direction_test
-from retrace_sde.evidence.influence import direction_rests_on, order_rests_on
+from retrace_sde.evidence.influence import (
+    _insertions,
+    _reversals,
+    direction_rests_on,
+    order_rests_on,
+)
 from retrace_sde.fit.euler import Euler
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine
@@ -68,3 +73,34 @@ def test_a_fit_keeps_what_it_rests_on(tmp_path):
     assert rt.ReTraceResult.load(result.save(tmp_path / "r.npz")).influence == result.influence
     for each in result.influence:
         assert str(each) in result.summary()
+
+
+def test_moves_cost_what_the_orders_they_lead_to_do():
+    n, T = 3, 7
+    P = np.random.default_rng(0).random((n, T, T))
+
+    def along(order):
+        return P[:, order[:-1], order[1:]].sum(axis=1)
+
+    every = list(range(T))
+    for moves, carried_out in ((_reversals, _reversed), (_insertions, _inserted)):
+        seen = 0
+        for costs, spans in moves(P):
+            for cost, span in zip(costs.T, spans, strict=True):
+                orders = carried_out(every, span)
+                assert any(np.allclose(cost, along(each) - along(every)) for each in orders)
+                seen += 1
+        assert seen == (T - 1) * (T - 2) // (2 if moves is _reversals else 1)
+
+
+def _reversed(order, span):
+    a, b = span
+    return [[*order[:a], *order[a : b + 1][::-1], *order[b + 1 :]]]
+
+
+def _inserted(order, span):
+    """The first of a stretch to its end, or the last to its beginning."""
+    a, b = span
+    part = order[a : b + 1]
+    ways = [*part[1:], part[0]], [part[-1], *part[:-1]]
+    return [[*order[:a], *way, *order[b + 1 :]] for way in ways]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.linalg import block_diag
+from scipy.linalg import block_diag, expm
 from scipy.optimize import approx_fprime
 
 from retrace_sde.fit import exact as discretisation
@@ -238,6 +238,39 @@ def test_diffusion_solves_the_integral(size: int, scale: float) -> None:
     B = rng.normal(size=(size, size)) * scale / np.sqrt(size)
     K = discretisation._diffusion(B, np.eye(size))
     np.testing.assert_allclose(van_loan(B, K, 1.0)[1], np.eye(size), atol=1e-10)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 12])
+@pytest.mark.parametrize("scale", [0.1, 1.0, 3.0])
+def test_an_eigenbasis_gives_the_logarithm_and_the_diffusion(size: int, scale: float) -> None:
+    rng = np.random.default_rng(size)
+    B = rng.normal(size=(size, size)) * scale / np.sqrt(size)
+    B -= 1.5 * scale * np.eye(size)
+    F = expm(B)
+    f, V = np.linalg.eig(F)
+    found = discretisation._in_eigenbasis(np.log(f.astype(complex)), V)
+    assert found is not None
+    np.testing.assert_allclose(expm(found[0]), F, atol=1e-10)
+    np.testing.assert_allclose(van_loan(*found, 1.0)[1], np.eye(size), atol=1e-9)
+
+
+def test_no_eigenbasis_no_answer_from_it() -> None:
+    f, V = np.linalg.eig(np.array([[0.5, 1.0], [0.0, 0.5]]))
+    assert discretisation._in_eigenbasis(np.log(f.astype(complex)), V) is None
+
+
+def test_changes_to_first_order_are_nearly_those_of_the_delta_method() -> None:
+    sde, rng = random_sde(6, 0), np.random.default_rng(1)
+    theta = np.c_[sde.drift, rng.normal(size=6)]
+    of_theta, of_H = rng.normal(size=(4, 6, 7)), rng.normal(size=(4, 6, 6))
+    of_H = of_H + of_H.transpose(0, 2, 1)
+    errors = []
+    for dt in (0.01, 0.02, 0.04):
+        at = discretisation.embedding_at(theta, sde.diffusion, dt)
+        pairs = zip(at.moved(of_theta, of_H), at._moved_nearly(of_theta, of_H), strict=True)
+        errors.append([np.abs(one - two).max() for one, two in pairs])
+    ratios = np.array(errors[1:]) / np.array(errors[:-1])
+    assert np.allclose(ratios, 4, rtol=0.2)  # what is left is of second order in the step
 
 
 DEFECTIVE = ["random walk", "integrated random walk"]

@@ -27,6 +27,9 @@ sparse_linalg = deferred("scipy.sparse.linalg")
 NEGLIGIBLE_P = 1e-12
 """A p-value below it is not computed any further."""
 
+BALANCE_TOLERANCE = 1e-6
+"""Residual of the equations behind the test of detailed balance: the statistic's own error is of the order of its square."""
+
 MAX_CONTRASTS, MIN_CONTRASTS, STATIONARITY_NUMBERS, CENTRE_SAMPLE = 500, 100, 2_000_000, 20
 """Trajectories that the test of stationarity uses, evenly spaced, at most and at least where they have so many numbers (n T d):
 more only find ever smaller changes. And those from which the centre is estimated."""
@@ -280,17 +283,18 @@ def detailed_balance_p_value(statistics: Moments, sde: LinearSDE) -> float:
     A = solve_triangular(L, sde.drift @ L, lower=True)
     inverse = solve_triangular(statistics.blocks[0], np.eye(statistics.n_features))
     P = L.T @ (inverse @ inverse.T)[:d, :d] @ L
+    # In the eigenbasis of P all but H's own error is diagonal.
     values, vectors = np.linalg.eigh(P)
+    A, sums = vectors.T @ A @ vectors, values[:, None] + values
 
     def covariance(x: Array) -> Array:
         X = x.reshape(d, d)
         E = A.T @ X
-        E = (E + E.T) / statistics.count
-        return np.ravel(X @ P + P @ X + A @ E - E @ A.T)
+        half = A @ ((E + E.T) / statistics.count)
+        return np.ravel(X * sums + half - half.T)
 
     def without_error_of_diffusion(x: Array) -> Array:
-        inside = (vectors.T @ x.reshape(d, d) @ vectors) / (values[:, None] + values)
-        return np.ravel(vectors @ inside @ vectors.T)
+        return np.ravel(x.reshape(d, d) / sums)
 
     gap = np.ravel(A - A.T)
     shape, free = (d * d, d * d), d * (d - 1) / 2
@@ -307,7 +311,7 @@ def detailed_balance_p_value(statistics: Moments, sde: LinearSDE) -> float:
         sparse_linalg.cg(
             sparse_linalg.LinearOperator(shape, covariance),
             gap,
-            rtol=1e-10,
+            rtol=BALANCE_TOLERANCE,
             M=roughly,
             callback=look,
         )

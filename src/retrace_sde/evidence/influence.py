@@ -13,7 +13,9 @@ order, it is uncertain rather than resting on one, and the position probabilitie
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -91,17 +93,16 @@ def order_rests_on(
     numbers = _numbers(n, groups)
     if n * T * T > MAX_NUMBERS or numbers.max() < 2 or T < 4:
         return []
-    moves = [_reversals, _insertions]
     costs = _costs(data, step, order)
-    every = [np.stack([_summed(delta, numbers) for delta in move(costs)]) for move in moves]
     best: dict[int, tuple[float, tuple[int, int]]] = {}
-    for delta, spans in zip(every, (_spans_reversed(T), _spans_inserted(T)), strict=True):
-        total = delta.sum(axis=1, keepdims=True)
+    for each, spans in chain(_reversals(costs), _insertions(costs)):
+        delta = _summed(each, numbers)
+        total = delta.sum(axis=0)
         left = np.where(total >= 0, total - delta, 0.0)
-        for g in np.flatnonzero((left < -TINY).any(axis=0)).tolist():
-            m = int(left[:, g].argmin())
-            if g not in best or left[m, g] < best[g][0]:
-                best[g] = float(left[m, g]), spans[m]
+        for g in np.flatnonzero((left < -TINY).any(axis=1)).tolist():
+            m = int(left[g].argmin())
+            if g not in best or left[g, m] < best[g][0]:
+                best[g] = float(left[g, m]), spans[m]
     if len(best) > max(1, MAX_SHARE * (numbers.max() + 1)):
         return []
     return [(g, best[g][1]) for g in sorted(best, key=lambda g: best[g][0])]
@@ -115,7 +116,12 @@ def _numbers(n: int, groups: Indices | None) -> Indices:
 
 
 def _summed(values: Array, numbers: Indices) -> Array:
-    return np.asarray(np.bincount(numbers, weights=values))
+    """What trajectories (n, m) cost, summed within groups (G, m)."""
+    if len(values) == numbers.max() + 1:  # each is a group of its own
+        return values
+    found = np.zeros((numbers.max() + 1, values.shape[1]))
+    np.add.at(found, numbers, values)
+    return found
 
 
 def _costs(data: Data, step: Euler, order: Indices) -> Array:
@@ -128,43 +134,36 @@ def _costs(data: Data, step: Euler, order: Indices) -> Array:
     return np.asarray(0.5 * (before[:, :, None] + after[:, None, :]) - crossed)
 
 
-def _spans_reversed(T: int) -> list[tuple[int, int]]:
-    return [(a, b) for a in range(1, T) for b in range(a + 1, T)]
+Moves = Iterator[tuple[Array, list[tuple[int, int]]]]
+"""What some moves cost each trajectory, (n, m), and the first and last position that each of them changes."""
 
 
-def _reversals(P: Array) -> list[Array]:
-    """What it costs each trajectory to reverse positions a to b, the first slice in its place."""
-    T = P.shape[1]
+def _reversals(P: Array) -> Moves:
+    """Positions a to b reversed, the first slice in its place; all b for one a at a time."""
+    n, T, _ = P.shape
     k = np.arange(T - 1)
-    turned = np.concatenate(
-        [np.zeros((len(P), 1)), np.cumsum(P[:, k + 1, k] - P[:, k, k + 1], axis=1)], axis=1
-    )
-    found = []
-    for a, b in _spans_reversed(T):
-        delta = P[:, a - 1, b] - P[:, a - 1, a] + turned[:, b] - turned[:, a]
-        if b < T - 1:
-            delta = delta + P[:, a, b + 1] - P[:, b, b + 1]
-        found.append(delta)
-    return found
+    turned = np.zeros((n, T))
+    np.cumsum(P[:, k + 1, k] - P[:, k, k + 1], axis=1, out=turned[:, 1:])
+    after = np.zeros((n, T))
+    after[:, :-1] = P[:, k, k + 1]
+    for a in range(1, T - 1):
+        b = np.arange(a + 1, T)
+        delta = P[:, a - 1, b] - P[:, a - 1, a, None] + turned[:, b] - turned[:, a, None]
+        delta[:, :-1] += P[:, a, b[1:]]
+        yield delta - after[:, b], [(a, int(each)) for each in b]
 
 
-def _inserted(T: int) -> list[tuple[int, int]]:
-    return [(a, c) for a in range(1, T) for c in range(T) if c not in (a - 1, a)]
-
-
-def _spans_inserted(T: int) -> list[tuple[int, int]]:
-    return [(min(a, c + 1), max(a, c)) for a, c in _inserted(T)]
-
-
-def _insertions(P: Array) -> list[Array]:
-    """What it costs each trajectory to place position a after position c, the first slice in its place."""
-    T = P.shape[1]
-    found = []
-    for a, c in _inserted(T):
-        delta = P[:, c, a] - P[:, a - 1, a]
+def _insertions(P: Array) -> Moves:
+    """Position a placed after position c, the first slice in its place; all c for one a at a time."""
+    n, T, _ = P.shape
+    k = np.arange(T - 1)
+    after = np.zeros((n, T))
+    after[:, :-1] = P[:, k, k + 1]
+    for a in range(1, T):
+        c = np.array([each for each in range(T) if each not in (a - 1, a)])
+        delta = P[:, c, a] - after[:, a - 1, None] - after[:, c]
         if a < T - 1:
-            delta = delta + P[:, a - 1, a + 1] - P[:, a, a + 1]
-        if c < T - 1:
-            delta = delta + P[:, a, c + 1] - P[:, c, c + 1]
-        found.append(delta)
-    return found
+            delta += (P[:, a - 1, a + 1] - after[:, a])[:, None]
+        inside = c < T - 1
+        delta[:, inside] += P[:, a, c[inside] + 1]
+        yield delta, [(min(a, int(each) + 1), max(a, int(each))) for each in c]

@@ -247,6 +247,27 @@ def start_log_densities(states: Array, model: Euler, variances: Array) -> Array:
     return judged_starts(states, model, variances)[0]
 
 
+def most_start_log_density(states: Array, model: Euler) -> Array:
+    """Upper bounds (k,) on the sums over trajectories of `start_log_densities` of k slices (k, n, d), by a determinant each.
+
+    A Gaussian of covariance M judges a slice of covariance S by `−n/2 (log |M| + tr M⁻¹S)` at most, up to a nat by which leaving single ones out may
+    gain, and that is largest at M = S; no M is smaller than `START_FLOOR` of a step's.
+    """
+    _, n, d = states.shape
+    z = states - states.mean(axis=1, keepdims=True)
+    S = z.transpose(0, 2, 1) @ z / n
+    floor = START_FLOOR * model.diffusion * model.dt
+    spread = np.linalg.slogdet(S)[1] + d
+    smallest = np.linalg.slogdet(floor)[1]
+    found: Array = 1 - 0.5 * n * (np.fmax(spread, smallest) + d * np.log(2 * np.pi))
+    return found
+
+
+def first_log_densities(states: Array, noise: Array, variances: Array) -> Array:
+    """The same (k, n) of k slices, each under a step of its own with the covariance `noise` (k, d, d)."""
+    return _shrink(states, noise, variances).log_densities
+
+
 def start_law(states: Array, model: Euler, variances: Array) -> Gaussian:
     """p₀ fitted to the first states (n, d), for simulating from the fit and for held-out data."""
     return judged_starts(states[None], model, variances)[1][0]

@@ -6,7 +6,9 @@ spectral start is close, and local search closes the rest; neither promises the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations, pairwise, permutations, product
 from typing import Any
 
@@ -21,6 +23,9 @@ from retrace_sde.orders.moves.rules import cold_starts
 from retrace_sde.orders.path_chains import Records, sample_path
 from retrace_sde.orders.prior import Prior
 from retrace_sde.orders.search import best_path, improve_path, padded_costs, padded_path, rounded
+
+NEAR_ENDS = 4
+"""Positions at either end of an order whose slices are judged as first ones before a search: one that comes from farther inside costs a long step."""
 
 
 def path_cost(costs: Array, start: Array, order: Indices) -> float:
@@ -202,3 +207,40 @@ class PathCosts:
         padded, schedule = padded_costs(self.costs, self.start), Schedule(50 * thin, samples, thin)
         sample_path(padded, rules, order.copy(), state, schedule, proposals, seen)
         return seen.positions, seen.kept
+
+
+@dataclass(frozen=True, eq=False)
+class BoundedStarts:
+    """`PathCosts` of which start costs are computed where they may decide; `least` (T,) are lower bounds on them.
+
+    A search that ends with a first slice whose cost is known ends where no move pays under bounds, nor then under the costs themselves.
+    """
+
+    costs: Array
+    least: Array
+    start_costs: Callable[[Indices], Array]
+
+    @cached_property
+    def _known(self) -> PathCosts:
+        return PathCosts(self.costs, self.start_costs(np.arange(len(self.least))))
+
+    def cost(self, order: Indices) -> float:
+        """−log p of an order, up to a constant."""
+        return self._known.cost(order)
+
+    def improve(self, order: Indices, state: State | None = None) -> Indices:
+        """A local minimum near an order."""
+        start, near = self.least.copy(), np.unique(np.r_[order[:NEAR_ENDS], order[-NEAR_ENDS:]])
+        known = np.zeros(len(start), dtype=bool)
+        while True:
+            start[near], known[near] = self.start_costs(near), True
+            found = improve(self.costs, start, order)
+            if known[found[0]]:
+                return found
+            near = found[:1]
+
+    def sample(
+        self, order: Indices, state: State, samples: int, keep: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.int16]]:
+        """As of `PathCosts`."""
+        return self._known.sample(order, state, samples, keep)

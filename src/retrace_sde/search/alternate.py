@@ -16,6 +16,7 @@ import numpy as np
 from retrace_sde.io.arrays import Indices
 from retrace_sde.orders.paths import interleaved, strided
 from retrace_sde.progress import steps
+from retrace_sde.search.many_orders import objectives
 from retrace_sde.search.model import Fit, Round
 from retrace_sde.search.protocols import Model
 from retrace_sde.search.space import Own, Pair, Space
@@ -111,7 +112,7 @@ def _searched(
 
 def _across(model: Model, space: Space, found: Trail, max_iter: int) -> Trail:
     """The search once more from the most likely order that the one found may be every second or third slice of."""
-    starts = _rearranged(model, space, found.order, interleaved)
+    starts = _rearranged(model, space, found.order, interleaved, 1)
     if not starts:
         return found
     trail = _from_start(model, space, starts[0], max_iter)
@@ -119,14 +120,17 @@ def _across(model: Model, space: Space, found: Trail, max_iter: int) -> Trail:
 
 
 def _rearranged(
-    model: Model, space: Space, order: Indices, ways: Callable[[Indices], list[Indices]]
+    model: Model, space: Space, order: Indices, ways: Callable[[Indices], list[Indices]], most: int
 ) -> list[Indices]:
-    """Orders made of another, in the more likely direction, the most likely first, where a fit takes no longer than a regression."""
+    """The most likely of the orders made of another, each in its better direction, where a fit takes no longer than a regression."""
     if not model.closed_form or len(order) > MAX_INTERLEAVED or len(order) < MIN_INTERLEAVED:
         return []
     allowed = [each for each in ways(order) if np.isfinite(model.prior_costs(each)).all()]
-    fits = [space.fit(model, each).better for each in allowed]
-    return [each.order for each in sorted(fits, key=lambda fit: -fit.objective)]
+    values = objectives(model, allowed)
+    if values is None:
+        values = np.array([space.fit(model, each).better.objective for each in allowed])
+    ranked = np.argsort(-values, kind="stable")[:most]
+    return [space.fit(model, allowed[k]).better.order for k in ranked]
 
 
 def rivals(model: Model, space: Space, found: Fit, *, max_iter: int) -> list[Fit]:
@@ -137,9 +141,8 @@ def rivals(model: Model, space: Space, found: Fit, *, max_iter: int) -> list[Fit
     """
     if model.data.shape[0] < MIN_TRAJECTORIES_FOR_RIVALS:
         return []
-    starts = _rearranged(model, space, found.order, lambda o: [*strided(o), *interleaved(o)])
     fits: list[Fit] = []
-    for start in starts[:RIVAL_STARTS]:
+    for start in _rearranged(model, space, found.order, _strides, RIVAL_STARTS):
         fit = alternate(model, space, start, max_iter=max_iter).pair.better
         known = [each.order for each in (found, *fits)]
         seen = any(
@@ -148,6 +151,10 @@ def rivals(model: Model, space: Space, found: Fit, *, max_iter: int) -> list[Fit
         if not seen and fit.objective > found.objective - RIVAL_NATS:
             fits.append(fit)
     return fits
+
+
+def _strides(order: Indices) -> list[Indices]:
+    return [*strided(order), *interleaved(order)]
 
 
 def _from_start(model: Model, space: Space, start: Indices, max_iter: int) -> Trail:

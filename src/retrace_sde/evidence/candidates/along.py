@@ -129,11 +129,22 @@ class CandidatesAlong:
     @cached_property
     def panels(self) -> Panels | None:
         """The sample along the order, standardised, missing values drawn; None where closed forms do not apply."""
+        return self._along_order(*self.sample)
+
+    def panels_of(self, size: int) -> Panels | None:
+        """The same of more trajectories than the sample has, `size` of them at most."""
+        n, found = self.model.data.shape[0], self.both[0]
+        if not self.sampled or size <= self.size:
+            return self.panels
+        order = _taken(found.order, n, size)
+        return self._along_order(self.model.some(size), replace(found, order=order))
+
+    def _along_order(self, few: Model, fit: Fit) -> Panels | None:
+        """Some trajectories along their order."""
         model = self.model
         unknown_gaps = model.gaps_estimated and not model.states_hidden
         if model.data.covariates is not None or model.timing.gaps_known or unknown_gaps:
             return None
-        few, fit = self.sample
         x = to_numpy(few.data.block(slice(None), fit.order)[0])
         path = getattr(model, "mean_path", None)
         if path is not None and not model.states_hidden:

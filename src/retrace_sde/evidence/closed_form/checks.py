@@ -307,9 +307,7 @@ def _lag_one(panels: Panels, white: Array, fit: StepFit) -> float:
     With the former always, z was 2.4 ± .9 for 50 variables (4 panels, n = 120, T = 250), too near the 3 that rule a model out.
     """
     products = np.einsum("nsd,nsd->ns", white[:, 1:], white[:, :-1])
-    z = centred_rows(panels, fit)
-    gram = np.tensordot(z, z, ([0, 1], [0, 1]))
-    lagged = np.tensordot(z[:, :-1], z[:, 1:], ([0, 1], [0, 1]))
+    gram, lagged = _regressor_moments(panels, fit)
     inverse = np.linalg.pinv(gram, hermitian=True)
     taken = white.shape[2] * float(np.trace(inverse @ lagged))
     total, S = float(products.sum()), white.shape[1]
@@ -317,6 +315,28 @@ def _lag_one(panels: Panels, white: Array, fit: StepFit) -> float:
         total += float((white**2).sum()) * (1 - 1 / S) / S
     low, high = sorted((total, total + taken))
     return float(np.clip(0.0, low, high)) / float(np.sqrt((products**2).sum() + 1e-300))
+
+
+def _regressor_moments(panels: Panels, fit: StepFit) -> tuple[Array, Array]:
+    """`Σ z_t z_tᵀ` and `Σ z_t z_{t+1}ᵀ` of the regressors about what is free: of Markov steps from the moments of their rows."""
+    form, d = fit.form, panels.x.shape[3]
+    plain = form.lags == form.degree == 1 and not form.levels and not form.spreads
+    if not plain or panels.visits.ragged:
+        z = centred_rows(panels, fit)
+        gram = np.tensordot(z, z, ([0, 1], [0, 1]))
+        return gram, np.tensordot(z[:, :-1], z[:, 1:], ([0, 1], [0, 1]))
+    sums = StepSums.of(panels, form)
+    if form.means:
+        G, centre = sums.about_slices(None)[0], sums.mean[0, -1]
+    else:
+        total, count = (each[0] for each in sums.total(None))
+        shift = np.r_[total[:d] / count, np.zeros(d)]
+        G = sums.about_zero(None)[0] - np.outer(shift, total) - np.outer(total, shift)
+        G += count * np.outer(shift, shift)
+        centre = shift
+    last = panels.x[0, :, -2] - centre[:d]
+    after = panels.x[0, :, -1] - centre[:d] - centre[d:]
+    return G[:d, :d], G[:d, :d] + G[:d, d:] - last.T @ after
 
 
 def _curvature(panels: Panels, curved: StepFit, straight: StepFit) -> float:

@@ -45,9 +45,20 @@ far which 4 % of all draws reach. Student's law of the draws would be too sure: 
 SIMULATED_NUMBERS = 250_000
 """Numbers (B n T d) simulated at a time, but not fewer than six panels: more leave the processor's cache."""
 
+LARGE_NUMBERS = 2_000_000
+"""Numbers (B n T d) simulated at a time, at most, of panels that are larger than `SIMULATED_NUMBERS` allows for: memory grows with them."""
+
 PART_NUMBERS, PART_TRAJECTORIES = 100_000, 20
 """Numbers, and trajectories, of a part of a panel that settles the test where its ratio is out of reach: a panel of twice that size is not simulated
 as a whole before."""
+
+THINNED_TRAJECTORIES, THINNED_SLICES, THINNED_STEPS, THINNED_SHARE = 60, 30, 6, 0.5
+"""Trajectories, slices, and steps for each variable, at least, of a thinned part, and its share of a panel's numbers, at most. Of d = 50, T = 250 (three processes) 60 trajectories
+of every tenth slice have 64 nats each, as with every slice, and lie 36 to 290 deviations from their nulls; 20 of every slice, as many numbers three times
+over, 22 to 55."""
+
+MIN_PART_NATS = 8.0
+"""Nats for each variable below which a part is not tried: nulls at rest have ratios of .5 to 1.4 nats for each, with deviations as large (d = 3 to 50)."""
 
 GAUSSIAN_POOL = 5000
 """Residuals drawn to represent a Gaussian law."""
@@ -240,8 +251,7 @@ def simulated_test(
 
     ratio = float(statistic(panels)[0])
     if simulators is None:
-        part = _part(panels, form)
-        if part is not None and _beyond_doubt(part, form, statistic, ratio, rng):
+        if _beyond_doubt(panels, form, statistic, ratio, rng):
             return _none_reached(alpha)
         simulators = _own_simulators(panels, form)
     worst = SimulatedP(0.0, 0.0)
@@ -255,30 +265,48 @@ def simulated_test(
 
 
 def _part(panels: Panels, form: Form) -> Panels | None:
-    """Some of the trajectories, where there are many more than a large ratio needs; None: too few, or alike in groups, or drawn."""
+    """Some of the trajectories, where there are many more than a large ratio needs; None: too few, or alike in groups, or drawn.
+
+    Of Markov steps every k-th slice as well: these are Markov steps, too, linear ones linear, at rest where the panel is, and
+    in reverse where it is.
+    """
     n, T, d = panels.x.shape[1:]
-    size = max(PART_NUMBERS // (T * d), PART_TRAJECTORIES)
-    alike = panels.groups is not None or panels.filled is not None or panels.visits.ragged
-    if alike or n < 2 * size or not form.fits(size, T, d):
+    if panels.groups is not None or panels.filled is not None or panels.visits.ragged:
         return None
-    return Panels(panels.x[:, evenly(n, size)], aligned=panels.aligned)
+    size, stride = max(PART_NUMBERS // (T * d), PART_TRAJECTORIES), 1
+    if form.lags == form.degree == 1 and not form.levels and not form.spreads:
+        every = max(1, (T - 1) // (THINNED_SLICES - 1))
+        count = -(-T // every)
+        thin = min(max(THINNED_TRAJECTORIES, -(-THINNED_STEPS * d // count)), n)
+        if thin * count <= THINNED_SHARE * n * T and form.fits(thin, count, d):
+            size, stride = thin, every
+    if stride == 1 and (n < 2 * size or not form.fits(size, T, d)):
+        return None
+    return Panels(panels.x[:, evenly(n, size), ::stride], aligned=panels.aligned)
 
 
 def _beyond_doubt(
-    part: Panels,
+    panels: Panels,
     form: Form,
     statistic: Callable[[Panels], Array],
     ratio: float,
     rng: np.random.Generator,
 ) -> bool:
-    """A part of the trajectories has the sign of the whole ratio, out of reach of every null."""
+    """A part of the panel has the sign of the whole ratio, out of reach of every null; no more counts than its trajectories' share of the whole."""
+    part, (n, _, d) = _part(panels, form), panels.x.shape[1:]
+    if part is None:
+        return False
+    share = abs(ratio) * part.x.shape[1] / n
+    if share < MIN_PART_NATS * d:
+        return False
     own = float(statistic(part)[0])
     if own * ratio <= 0:
         return False
+    least = min(abs(own), share)
     for each in nulls(_own_simulators(part, form), favoured=0 if ratio >= 0 else 1):
         drawn = _null_ratios(each, statistic, part, ratio, rng)
-        found = _until_out_of_reach(np.empty(0), drawn, abs(own), REACH[-1][0], REACH[0][0])
-        if not out_of_reach(found, abs(own)):
+        found = _until_out_of_reach(np.empty(0), drawn, least, REACH[-1][0], REACH[0][0])
+        if not out_of_reach(found, least):
             return False
     return True
 
@@ -323,8 +351,11 @@ def _null_ratios(
 ) -> Callable[[int], Array]:
     """Draws of ratios under a null, in the direction of the one observed; at rest, in either direction."""
 
+    most = max(1, LARGE_NUMBERS // like.x[0].size)
+
     def drawn(size: int) -> Array:
-        found = statistic(simulator.panels(like, size, rng))
+        parts = [min(most, size - begin) for begin in range(0, size, most)]
+        found = np.concatenate([statistic(simulator.panels(like, k, rng)) for k in parts])
         return np.abs(found) if simulator.at_rest else found * np.sign(ratio)
 
     return drawn

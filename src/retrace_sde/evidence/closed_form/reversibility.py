@@ -154,8 +154,16 @@ def _p(blocks: list[Array], groups: Indices | None, rng: np.random.Generator) ->
             np.add.at(total, code, block)
         total = _bounded(total)
         scale = np.sqrt((total**2).sum(axis=0))
-        z = signs @ (total / np.where(scale > 0, scale, 1.0))
         k = int((scale > 0).sum())
         if k:
-            largest = np.maximum(largest, ((z**2).sum(axis=1) - k) / np.sqrt(2 * k))
+            squares = _squares(signs, total / np.where(scale > 0, scale, 1.0))
+            largest = np.maximum(largest, (squares - k) / np.sqrt(2 * k))
     return float((largest >= largest[0] * (1 - 1e-12)).sum() / (FLIPS + 1))
+
+
+def _squares(signs: Array, features: Array) -> Array:
+    """`‖s F‖²` of rows s (R, G) and features F (G, k): of more features than groups by `s F Fᵀ sᵀ`."""
+    if features.shape[1] <= features.shape[0]:
+        z = signs @ features
+        return np.asarray((z**2).sum(axis=1))
+    return np.asarray(((signs @ (features @ features.T)) * signs).sum(axis=1))

@@ -21,7 +21,7 @@ import numpy as np
 from retrace_sde.evidence.closed_form.panels import Form, Ground, Panels
 from retrace_sde.evidence.closed_form.sums import StepSums, changes, regressors
 from retrace_sde.fit.start_law import Starts, inverted, starts
-from retrace_sde.io.arrays import Array
+from retrace_sde.io.arrays import Array, Indices
 
 RIDGE = 1e-10
 """Added to moments of standardised variables: smaller differences are rounding."""
@@ -161,6 +161,29 @@ def residuals(panels: Panels, fit: StepFit) -> Array:
     if panels.visits.ragged:
         e *= panels.live(fit.form.lags)[None, :, :, None]
     return e
+
+
+def rows_of(panels: Panels, fit: StepFit, which: tuple[Indices, Indices]) -> tuple[Array, Array]:
+    """`residuals` (m, d) and `centred_rows` (m, p) of some steps of the first panel, (trajectories, steps); of linear regressors."""
+    (j, s), x, form = which, panels.x[0], fit.form
+    sums, p = StepSums.of(panels, form), fit.theta.shape[1]
+    last = x[j, s + form.lags - 1]
+    z = last if form.lags == 1 else np.concatenate([last, x[j, s]], axis=1)
+    e = x[j, s + form.lags] - last - z @ fit.theta[0] - fit.offsets[0][s]
+    if fit.intercepts is not None:
+        e -= fit.intercepts.own[0][j]
+    if form.means:
+        z = z - sums.mean[0, s, :p]
+    if form.levels:
+        own = sums.trajectory_means[0, :, :p]
+        z = z - (own - sums.mean[0, :, :p].mean(axis=0) if form.means else own)[j]
+    elif not form.means:
+        total, count = sums.total(None)
+        z = z - total[0, :p] / count[0]
+    if form.spreads:
+        root = np.sqrt(fit.variances[0])[s, None]
+        return e / root, z / root
+    return e, z
 
 
 def centred_rows(panels: Panels, fit: StepFit) -> Array:

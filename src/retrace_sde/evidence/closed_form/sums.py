@@ -84,6 +84,54 @@ class _Slices:
 
 
 @dataclass(frozen=True, eq=False)
+class _MemorySlices(_Slices):
+    """Rows (x_t, Δ_{t−1}, Δ_t), from those of Markov steps: all but `Σ Δ_{t−1} Δ_tᵀ` is theirs, less a step at one end."""
+
+    markov: _Slices
+
+    @cached_property
+    def pooled(self) -> tuple[Array, Array]:
+        """As of all rows."""
+        x, (rows, G) = self.panels.x, self.markov.pooled
+        B, _, T, d = x.shape
+        mean, step = rows[..., :d], rows[..., d:]
+        means = np.concatenate([mean[:, 1:], step[:, :-1], step[:, 1:]], axis=2)
+        first, last = (self._row(k, rows) for k in (0, T - 2))
+        without_first, without_last = (G - z.transpose(0, 2, 1) @ z for z in (first, last))
+        found = np.empty((B, 3 * d, 3 * d))
+        now, before, after = (slice(k * d, (k + 1) * d) for k in range(3))
+        found[:, now, now] = without_first[:, :d, :d]
+        found[:, now, after] = without_first[:, :d, d:]
+        found[:, after, after] = without_first[:, d:, d:]
+        found[:, before, before] = without_last[:, d:, d:]
+        found[:, now, before] = without_last[:, :d, d:] + without_last[:, d:, d:]
+        found[:, before, after] = self._across(step)
+        for one, two in ((now, before), (now, after), (before, after)):
+            found[:, two, one] = found[:, one, two].transpose(0, 2, 1)
+        return means, found
+
+    def _row(self, k: int, means: Array) -> Array:
+        """(x, Δ) of one slice about its mean, (B, n, 2d)."""
+        x = self.panels.x
+        z = np.concatenate([x[:, :, k], x[:, :, k + 1] - x[:, :, k]], axis=2)
+        found: Array = z - means[:, None, k]
+        return found
+
+    def _across(self, means: Array) -> Array:
+        """`Σ Δ_{t−1} Δ_tᵀ` about the slices' means, some slices at a time."""
+        x = self.panels.x
+        B, n, T, d = x.shape
+        size = max(1, ROWS_AT_ONCE // (B * n * d))
+        total = np.zeros((B, d, d))
+        for begin in range(0, T - 2, size):
+            end = min(begin + size, T - 2)
+            step = np.diff(x[:, :, begin : end + 2], axis=2) - means[:, None, begin : end + 1]
+            one, two = (each.reshape(B, -1, d) for each in (step[:, :, :-1], step[:, :, 1:]))
+            total += one.transpose(0, 2, 1) @ two
+        return total
+
+
+@dataclass(frozen=True, eq=False)
 class _Direction:
     """One direction of panels: slices of rows, of which its own are combinations, and whether it takes them from the last."""
 
@@ -158,8 +206,18 @@ class StepSums:
 
     @cached_property
     def trajectory_means(self) -> Array:
-        """The same, steps weighted equally."""
-        return self.of_trajectories(np.ones(self.mean.shape[:2]))
+        """The same, steps weighted equally: of linear rows from the states' sums and both ends, for changes telescope."""
+        lags, S = self.form.lags, self.mean.shape[1]
+        if self.form.degree > 1:
+            return self.of_trajectories(np.ones(self.mean.shape[:2]))
+        x = self.panels.x
+        total, found = x.sum(axis=2), []
+        for way in (x, x[:, :, ::-1]):
+            ends = [way[:, :, k] for k in range(lags)], [way[:, :, -1 - k] for k in range(lags)]
+            past = [total - sum(ends[0][:k]) - sum(ends[1][: lags - k]) for k in range(lags)][::-1]
+            found.append(np.concatenate([*past, ends[1][0] - ends[0][-1]], axis=2))
+        means: Array = np.concatenate(found) / S
+        return means
 
     def residuals(self, theta: Array, offsets: Array, own: Array) -> Array:
         """Δ − Θᵀφ less offsets (2B, S, d) and what is each trajectory's own (2B, n, d)."""
@@ -255,8 +313,15 @@ def _directions(panels: Panels, form: Form) -> tuple[_Direction, _Direction]:
     if panels.visits.ragged or form.degree > 1:
         one, two = (_Direction(_Slices(each, form, _rows)) for each in (panels, panels.reverse))
         return one, two
-    slices = _Slices(panels, form, _changes)
-    return _Direction(slices, AHEAD[form.lags]), _Direction(slices, BACK[form.lags], True)
+    ahead, back = AHEAD[form.lags], BACK[form.lags]
+    if form.lags == 1:
+        slices = _Slices(panels, form, _changes)
+        return _Direction(slices, ahead), _Direction(slices, back, True)
+    markov = StepSums.of(panels, Form()).ways[0]
+    stored = panels.reverse if markov.reverse else panels
+    slices = _MemorySlices(stored, form, _changes, markov.slices)
+    ways = _Direction(slices, ahead), _Direction(slices, back, True)
+    return ways[::-1] if markov.reverse else ways
 
 
 def _combined(values: Array, blocks: BlockMap | None, axes: int) -> Array:

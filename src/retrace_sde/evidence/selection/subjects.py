@@ -219,19 +219,17 @@ def _at_rest(model: Model, fit: Fit) -> float:
 
 
 def _by_closed_form(along: CandidatesAlong | None, found: Found) -> Tried | None:
-    """What the closed forms say, where they speak of these data and are clear; None: they do not."""
-    if (
-        along is None
-        or along.whole_panels is None
-        or along.sampled
-        or along.model.prior is not None
-    ):
+    """What the closed forms say, where they speak of these data and are clear; None: they do not.
+
+    Of as many trajectories as maximum likelihood would be tried on first.
+    """
+    if along is None or along.whole_panels is None or along.model.prior is not None:
         return None
     one, two = (each.form(along) for each in (RANDOM_INTERCEPTS, MARKOV))
     first, d = along.model.data.states(found.better.order), along.model.data.shape[2]
-    panels = along.whole_panels
-    enough = one.fits(*panels.x.shape[1:])
-    if not enough or len(independent_starts(first, first.mean(axis=0))) < d:
+    panels = None if along.model.data.lazy else along.panels_of(INTERCEPT_SAMPLE)
+    enough = panels is not None and one.fits(*panels.x.shape[1:])
+    if panels is None or not enough or len(independent_starts(first, first.mean(axis=0))) < d:
         return None
     extra = d * d + d * (d + 1) // 2
     backwards = not np.array_equal(found.better.order, along.both[0].order)

@@ -38,6 +38,7 @@ from retrace_sde.fit.scores import (
 from retrace_sde.fit.start_law import (
     START_FLOOR,
     judged_starts,
+    most_start_log_density,
     start_law,
     start_log_densities,
 )
@@ -62,7 +63,13 @@ from retrace_sde.orders.near.neighbours import (
 )
 from retrace_sde.orders.near.search import Near, NearPath
 from retrace_sde.orders.own import BLOCK, EulerLaw, OwnOrders
-from retrace_sde.orders.paths import PathCosts, guided_paths, shortest_path
+from retrace_sde.orders.paths import (
+    NEAR_ENDS,
+    BoundedStarts,
+    PathCosts,
+    guided_paths,
+    shortest_path,
+)
 from retrace_sde.panel.blocks import Data, in_order, to_numpy
 from retrace_sde.panel.clock import Gaps
 from retrace_sde.panel.order import Order
@@ -268,15 +275,30 @@ class EulerModel(Model):
 
     def shared_orders(self, found: Fit, initial: Gaussian | None = None) -> SharedOrders:
         """What one order for all costs under a fit; slices are judged as first ones leave-one-out, or by p₀."""
-        T = self.data.shape[1]
+        n, T, d = self.data.shape
         every = self.data.slices(np.arange(T))
-        if initial is None:
-            start = start_log_densities(every, found.step, self.variances)
-        else:
-            start = initial.log_density(every)
+        if (
+            initial is None
+            and self.prior is None
+            and n > d
+            and 2 * NEAR_ENDS < T <= MAX_DENSE_SLICES
+        ):
+            least = -most_start_log_density(every, found.step)
+            return BoundedStarts(
+                self._pair_costs(found), least, partial(self._starts, found, every)
+            )
+        start = (
+            self._starts(found, every, np.arange(T))
+            if initial is None
+            else -initial.log_density(every).sum(axis=1)
+        )
         if T > MAX_DENSE_SLICES and self.prior is None:
-            return NearPath(self._near_costs(found, -start.sum(axis=1)))
-        return PathCosts(self._pair_costs(found), -start.sum(axis=1), self.prior)
+            return NearPath(self._near_costs(found, start))
+        return PathCosts(self._pair_costs(found), start, self.prior)
+
+    def _starts(self, found: Fit, every: Array, which: Indices) -> Array:
+        """What some of all slices (T, n, d) cost as first ones."""
+        return -start_log_densities(every[which], found.step, self.variances).sum(axis=1)
 
     def _near_costs(self, found: Fit, start: Array) -> Near:
         """Costs of near slices, of steps of unequal variance where that is asked for and they differ."""
