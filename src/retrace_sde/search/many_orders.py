@@ -16,13 +16,13 @@ from retrace_sde.fit.start_law import first_log_densities
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import BLOCK_ELEMENTS
 from retrace_sde.process.drift import Affine, is_linear
-from retrace_sde.search.protocols import Dated
+from retrace_sde.search.protocols import Model
 
 MIN_PIVOT = 1e-5
 """Smallest pivot of a Gram matrix with a unit diagonal up to which its Cholesky factor is taken: ten digits of each variance are left then."""
 
 
-def objectives(model: Dated, orders: Sequence[Indices]) -> Array | None:
+def objectives(model: Model, orders: Sequence[Indices]) -> Array | None:
     """`ℓ − prior cost` (K,) of orders, each in the better direction; None where fits of single orders are needed."""
     data = model.data
     plain = data.covariates is None and not data.lengths.ragged and not data.lazy
