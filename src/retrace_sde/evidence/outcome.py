@@ -52,6 +52,7 @@ from retrace_sde.search.enumerated import (
 )
 from retrace_sde.search.gibbs import own_posterior, shared_draws
 from retrace_sde.search.louis import louis_errors
+from retrace_sde.search.many_variables import in_components, outnumbered, search_by_evidence
 from retrace_sde.search.mcem import Averaged, Run, average, run
 from retrace_sde.search.model import Fit, Round
 from retrace_sde.search.posterior import OrderPosterior, order_posterior, shared_posterior
@@ -171,6 +172,7 @@ def fit(model: Model, options: Options, rng: np.random.Generator) -> Outcome:
     elif options.shared:
         found = recover(model, space, rng, max_iter=options.max_iter)
         found = search_reversals(model, space, found, max_iter=options.max_iter)
+        found = search_by_evidence(model, found)
         if loops(model, found.better):
             tour = cut(model, found)
             lost = found.better.objective - tour.better.objective
@@ -445,11 +447,30 @@ def _directed(
     along = CandidatesAlong(model, (better, worse), test.contributions, chance)
     if cycle:
         return better, worse, test, along
+    asked = along
+    if outnumbered(model) and not test.known:
+        asked, test = _by_components(model, better, chance, alpha=options.alpha)
     test, reverse = compare_directions(
-        along, test, chance, alpha=options.alpha, grounds=options.counting
+        asked, test, chance, alpha=options.alpha, grounds=options.counting
     )
     test = replace(test, aligned=options.aligned)
     return (worse, better, test.turned(), along) if reverse else (better, worse, test, along)
+
+
+def _by_components(
+    model: Model, found: Fit, rng: np.random.Generator, *, alpha: float
+) -> tuple[CandidatesAlong, DirectionTest]:
+    """The candidates along an order, and Vuong's test, of principal components: of more variables than trajectories too few models can be fitted."""
+    few = in_components(model)
+    one = few.fit(found.order, final=True)
+    both = one, few.reversed_fit(one, final=True)
+    test = direction_test(
+        *(each.log_likelihoods for each in both),
+        dimension=few.data.shape[2],
+        alpha=alpha,
+        groups=few.data.groups,
+    )
+    return CandidatesAlong(few, both, test.contributions, rng), test
 
 
 def _believed(outcome: Outcome, seen: GuardFinding) -> Outcome:

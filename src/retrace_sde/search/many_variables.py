@@ -1,0 +1,119 @@
+"""Where variables are as many as trajectories, or more: the order by its evidence, the direction by principal components.
+
+Along every order d (d + 1) coefficients and a covariance are then fitted to few steps, and the most likely order is the one that they
+happen to fit best. With parameters integrated out (`orders.collapsed.marginal`) an order is judged by what it predicts. How much the prior of
+the coefficients counts is chosen by the evidence, too (empirical Bayes; George and Foster 2000): where values are mostly noise a step can
+hardly be predicted.
+
+First states have no covariance of their own where variables are as many, and models with memory or random intercepts cannot be fitted. So
+the direction is judged by the first principal components of all observations. They do not depend on the order; what is reversible, or at
+rest, is so in them, too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.orders.collapsed.marginal import OrderEvidence, default_priors
+from retrace_sde.panel.blocks import to_numpy
+from retrace_sde.process.drift import is_linear
+from retrace_sde.progress import steps
+from retrace_sde.search.alternate import SEARCHING, Found
+from retrace_sde.search.protocols import Model
+
+COMPONENTS = 6
+"""Principal components by which a direction is judged: as many variables as all candidate models can be fitted to."""
+
+PRIOR_WEIGHTS = (1.0, 3.0, 10.0, 30.0, 100.0)
+"""Observations that the prior of the coefficients may count for."""
+
+MAX_PAIR_ELEMENTS = 3_000_000
+"""Elements of the moments of all pairs of slices, at most: 24 MB."""
+
+MOVED_ELEMENTS = 2_000_000
+"""Elements of the moments of orders that are judged at once."""
+
+MIN_GAIN_NATS = 1e-6
+"""Nats that a move must gain: less is rounding."""
+
+
+def outnumbered(model: Model) -> bool:
+    """Variables are as many as trajectories, or more, and more than the components; states are seen as they are, at equal steps."""
+    n, _, d = model.data.shape
+    if not d >= n > 1 or d <= COMPONENTS or model.data.lazy or model.data.lengths.ragged:
+        return False
+    outside = model.data.covariates is not None or model.timing.gaps_known or model.gaps_estimated
+    return (
+        model.closed_form
+        and model.mean_path is None
+        and is_linear(model.drift)
+        and not (outside or model.states_hidden)
+    )
+
+
+def search_by_evidence(model: Model, found: Found) -> Found:
+    """The order found, or a better one that moves lead to from it, by evidence."""
+    _, T, d = model.data.shape
+    p = found.better.moments.n_features
+    if not outnumbered(model) or model.prior is not None or T * T * d * (d + p) > MAX_PAIR_ELEMENTS:
+        return found
+    states = model.data.slices(np.arange(T))
+    features = np.asarray(model.drift.features(states, None))
+    judges = [
+        OrderEvidence.of(states, features, default_priors(states, features, weight))
+        for weight in PRIOR_WEIGHTS
+    ]
+    order, chosen = found.better.order, -1
+    for _ in steps(range(len(judges)), SEARCHING):
+        likeliest = int(np.argmax([float(judge(order)) for judge in judges]))
+        if likeliest == chosen:
+            break
+        chosen = likeliest
+        order = climbed(judges[chosen], order)
+    if np.array_equal(order, found.better.order):
+        return found
+    one = model.fit(order, final=True)
+    two = model.reversed_fit(one, final=True)
+    better, worse = (one, two) if one.objective >= two.objective else (two, one)
+    return Found(better, worse, (*found.rounds, better.as_round()), found.settled)
+
+
+def climbed(judge: OrderEvidence, order: Indices) -> Indices:
+    """The order of most evidence that reversed stretches and moved slices lead to, one after the other."""
+    value = float(judge(order))
+    while True:
+        near = moved(order)
+        parts = -(-len(near) * len(order) * judge.pairs.shape[2] // MOVED_ELEMENTS)
+        values = np.concatenate([judge(each) for each in np.array_split(near, parts)])
+        best = int(values.argmax())
+        if values[best] <= value + MIN_GAIN_NATS:
+            return order
+        order, value = near[best], float(values[best])
+
+
+def moved(order: Indices) -> Indices:
+    """Orders (moves, T) that differ by one reversed stretch or by one slice elsewhere."""
+    T = len(order)
+    found = []
+    for i in range(T):
+        for j in range(i + 2, T + 1):
+            found.append(np.concatenate([order[:i], order[i:j][::-1], order[j:]]))
+        rest = np.delete(order, i)
+        found.extend(np.insert(rest, k, order[i]) for k in range(T) if abs(k - i) > 1)
+    return np.array(found, dtype=np.intp)
+
+
+def in_components(model: Model) -> Model:
+    """The model of the first principal components of all observations."""
+    x = to_numpy(model.data.values)
+    return model.about(None, x @ principal_axes(x))
+
+
+def principal_axes(x: Array) -> Array:
+    """Directions (d, components) in which observations (n, T, d) vary most, each variable in units of its own deviation."""
+    rows = x.reshape(-1, x.shape[2])
+    scale = rows.std(axis=0)
+    _, _, axes = np.linalg.svd((rows - rows.mean(axis=0)) / scale, full_matrices=False)
+    found: Array = axes[:COMPONENTS].T / scale[:, None]
+    return found
