@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from retrace_sde.evidence.candidates.penalty import Block, penalty
+from retrace_sde.evidence.direction.components import judged_variables
 from retrace_sde.evidence.direction.verdict import (
     Caution,
     DirectionTest,
@@ -40,6 +41,7 @@ from retrace_sde.panel.clock import Clock, Gaps
 from retrace_sde.panel.order import Order
 from retrace_sde.process.drift import is_linear
 from retrace_sde.search.alternate import Found
+from retrace_sde.search.many_variables import outnumbered
 from retrace_sde.search.model import Fit
 from retrace_sde.search.models.estimated_gaps import GapModel
 from retrace_sde.search.models.euler import EulerModel
@@ -180,6 +182,8 @@ def equal_cells(case: GuardedCase) -> GuardFinding | None:
         return None
     data = case.model.data
     x = np.where(data.lengths.mask[:, :, None], to_numpy(data.values), np.nan)
+    if outnumbered(case.model):
+        x = x[:, :, judged_variables(x)]
     if not doubtful_cells(x, case.order):
         return None
     return GuardFinding(equal_cells_direction(case.test))

@@ -11,6 +11,7 @@ import numpy as np
 from retrace_sde.evidence.candidates.along import CandidatesAlong
 from retrace_sde.evidence.closed_form.panels import Ground
 from retrace_sde.evidence.direction.comparison import compare_directions, restricted
+from retrace_sde.evidence.direction.components import along_components
 from retrace_sde.evidence.direction.marginal_test import marginal_test
 from retrace_sde.evidence.direction.reversal_search import search_reversals
 from retrace_sde.evidence.direction.verdict import (
@@ -52,7 +53,7 @@ from retrace_sde.search.enumerated import (
 )
 from retrace_sde.search.gibbs import own_posterior, shared_draws
 from retrace_sde.search.louis import louis_errors
-from retrace_sde.search.many_variables import in_components, outnumbered, search_by_evidence
+from retrace_sde.search.many_variables import outnumbered, search_by_evidence
 from retrace_sde.search.mcem import Averaged, Run, average, run
 from retrace_sde.search.model import Fit, Round
 from retrace_sde.search.posterior import OrderPosterior, order_posterior, shared_posterior
@@ -449,28 +450,12 @@ def _directed(
         return better, worse, test, along
     asked = along
     if outnumbered(model) and not test.known:
-        asked, test = _by_components(model, better, chance, alpha=options.alpha)
+        asked, test = along_components(model, better.order, chance, alpha=options.alpha)
     test, reverse = compare_directions(
         asked, test, chance, alpha=options.alpha, grounds=options.counting
     )
     test = replace(test, aligned=options.aligned)
     return (worse, better, test.turned(), along) if reverse else (better, worse, test, along)
-
-
-def _by_components(
-    model: Model, found: Fit, rng: np.random.Generator, *, alpha: float
-) -> tuple[CandidatesAlong, DirectionTest]:
-    """The candidates along an order, and Vuong's test, of principal components: of more variables than trajectories too few models can be fitted."""
-    few = in_components(model)
-    one = few.fit(found.order, final=True)
-    both = one, few.reversed_fit(one, final=True)
-    test = direction_test(
-        *(each.log_likelihoods for each in both),
-        dimension=few.data.shape[2],
-        alpha=alpha,
-        groups=few.data.groups,
-    )
-    return CandidatesAlong(few, both, test.contributions, rng), test
 
 
 def _believed(outcome: Outcome, seen: GuardFinding) -> Outcome:

@@ -1,29 +1,24 @@
-"""Where variables are as many as trajectories, or more: the order by its evidence, the direction by principal components.
+"""A shared order where variables are as many as trajectories, or more: judged by its evidence.
 
 Along every order d (d + 1) coefficients and a covariance are then fitted to few steps, and the most likely order is the one that they
 happen to fit best. With parameters integrated out (`orders.collapsed.marginal`) an order is judged by what it predicts. How much the prior of
 the coefficients counts is chosen by the evidence, too (empirical Bayes; George and Foster 2000): where values are mostly noise a step can
 hardly be predicted.
-
-First states have no covariance of their own where variables are as many, and models with memory or random intercepts cannot be fitted. So
-the direction is judged by the first principal components of all observations. They do not depend on the order; what is reversible, or at
-rest, is so in them, too.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.arrays import Indices
 from retrace_sde.orders.collapsed.marginal import OrderEvidence, default_priors
-from retrace_sde.panel.blocks import to_numpy
 from retrace_sde.process.drift import is_linear
 from retrace_sde.progress import steps
 from retrace_sde.search.alternate import SEARCHING, Found
 from retrace_sde.search.protocols import Model
 
-COMPONENTS = 6
-"""Principal components by which a direction is judged: as many variables as all candidate models can be fitted to."""
+MIN_VARIABLES = 7
+"""Variables from which these are said to be many: of fewer, all candidate models of the direction can be fitted to all."""
 
 PRIOR_WEIGHTS = (1.0, 3.0, 10.0, 30.0, 100.0)
 """Observations that the prior of the coefficients may count for."""
@@ -39,9 +34,9 @@ MIN_GAIN_NATS = 1e-6
 
 
 def outnumbered(model: Model) -> bool:
-    """Variables are as many as trajectories, or more, and more than the components; states are seen as they are, at equal steps."""
+    """Variables are many, and as many as trajectories or more; states are seen as they are, at equal steps."""
     n, _, d = model.data.shape
-    if not d >= n > 1 or d <= COMPONENTS or model.data.lazy or model.data.lengths.ragged:
+    if not d >= n > 1 or d < MIN_VARIABLES or model.data.lazy or model.data.lengths.ragged:
         return False
     outside = model.data.covariates is not None or model.timing.gaps_known or model.gaps_estimated
     return (
@@ -102,18 +97,3 @@ def moved(order: Indices) -> Indices:
         rest = np.delete(order, i)
         found.extend(np.insert(rest, k, order[i]) for k in range(T) if abs(k - i) > 1)
     return np.array(found, dtype=np.intp)
-
-
-def in_components(model: Model) -> Model:
-    """The model of the first principal components of all observations."""
-    x = to_numpy(model.data.values)
-    return model.about(None, x @ principal_axes(x))
-
-
-def principal_axes(x: Array) -> Array:
-    """Directions (d, components) in which observations (n, T, d) vary most, each variable in units of its own deviation."""
-    rows = x.reshape(-1, x.shape[2])
-    scale = rows.std(axis=0)
-    _, _, axes = np.linalg.svd((rows - rows.mean(axis=0)) / scale, full_matrices=False)
-    found: Array = axes[:COMPONENTS].T / scale[:, None]
-    return found
