@@ -448,12 +448,11 @@ def _directed(
     along = CandidatesAlong(model, (better, worse), test.contributions, chance)
     if cycle:
         return better, worse, test, along
-    asked = along
+    asked, grounds = along, options.counting
     if outnumbered(model) and not test.known:
         asked, test = along_components(model, better.order, chance, alpha=options.alpha)
-    test, reverse = compare_directions(
-        asked, test, chance, alpha=options.alpha, grounds=options.counting
-    )
+        grounds = grounds - {Ground.MEANS}  # some linear drift explains any path of the means
+    test, reverse = compare_directions(asked, test, chance, alpha=options.alpha, grounds=grounds)
     test = replace(test, aligned=options.aligned)
     return (worse, better, test.turned(), along) if reverse else (better, worse, test, along)
 
