@@ -41,7 +41,6 @@ from retrace_sde.panel.clock import Clock, Gaps
 from retrace_sde.panel.order import Order
 from retrace_sde.process.drift import is_linear
 from retrace_sde.search.alternate import Found
-from retrace_sde.search.many_variables import outnumbered
 from retrace_sde.search.model import Fit
 from retrace_sde.search.models.estimated_gaps import GapModel
 from retrace_sde.search.models.euler import EulerModel
@@ -182,7 +181,7 @@ def equal_cells(case: GuardedCase) -> GuardFinding | None:
         return None
     data = case.model.data
     x = np.where(data.lengths.mask[:, :, None], to_numpy(data.values), np.nan)
-    if outnumbered(case.model):
+    if case.test.components:  # others were not asked
         x = x[:, :, judged_variables(x)]
     if not doubtful_cells(x, case.order):
         return None

@@ -11,7 +11,7 @@ import numpy as np
 from retrace_sde.evidence.candidates.along import CandidatesAlong
 from retrace_sde.evidence.closed_form.panels import Ground
 from retrace_sde.evidence.direction.comparison import compare_directions, restricted
-from retrace_sde.evidence.direction.components import along_components
+from retrace_sde.evidence.direction.components import by_components
 from retrace_sde.evidence.direction.marginal_test import marginal_test
 from retrace_sde.evidence.direction.reversal_search import search_reversals
 from retrace_sde.evidence.direction.verdict import (
@@ -53,7 +53,7 @@ from retrace_sde.search.enumerated import (
 )
 from retrace_sde.search.gibbs import own_posterior, shared_draws
 from retrace_sde.search.louis import louis_errors
-from retrace_sde.search.many_variables import outnumbered, search_by_evidence
+from retrace_sde.search.many_variables import search_by_evidence
 from retrace_sde.search.mcem import Averaged, Run, average, run
 from retrace_sde.search.model import Fit, Round
 from retrace_sde.search.posterior import OrderPosterior, order_posterior, shared_posterior
@@ -448,11 +448,10 @@ def _directed(
     along = CandidatesAlong(model, (better, worse), test.contributions, chance)
     if cycle:
         return better, worse, test, along
-    asked, grounds = along, options.counting
-    if outnumbered(model) and not test.known:
-        asked, test = along_components(model, better.order, chance, alpha=options.alpha)
-        grounds = grounds - {Ground.MEANS}  # some linear drift explains any path of the means
-    test, reverse = compare_directions(asked, test, chance, alpha=options.alpha, grounds=grounds)
+    grounds = options.counting
+    test, reverse = compare_directions(along, test, chance, alpha=options.alpha, grounds=grounds)
+    if not test.identified:
+        test, reverse = by_components(model, better.order, test, chance, grounds=grounds)
     test = replace(test, aligned=options.aligned)
     return (worse, better, test.turned(), along) if reverse else (better, worse, test, along)
 

@@ -1,42 +1,59 @@
-"""The direction where variables are as many as trajectories, or more: judged by their first principal components.
+"""The direction where variables are as many as trajectories, or more: asked once more of their first principal components.
 
-First states then have no covariance of their own, and models with memory or random intercepts cannot be fitted. Principal components of all
-observations do not depend on the order, and what is reversible, or at rest, is so in them, too. Variables in which equal values pile up at
-one end (a detection limit, ranks) are left out: the share of such cells can make a direction, and among many variables a few are not needed.
+First states then have no covariance of their own, models with memory or random intercepts cannot be fitted, and what single trajectories add to a
+ratio is mostly chance. Principal components of all observations do not depend on the order, and what is reversible, or at rest, is so in them,
+too. Only deviations from the slices' means count there: beside measurement noise no candidate tells their path from an outside trend. Variables in
+which equal values pile up at one end (a detection limit, ranks) are left out: such cells alone can make a direction, and of many variables a few
+are not needed. It is a second test of one hypothesis, at half the level.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from retrace_sde.evidence.candidates.along import CandidatesAlong
-from retrace_sde.evidence.direction.verdict import DirectionTest, direction_test
+from retrace_sde.evidence.closed_form.panels import Ground
+from retrace_sde.evidence.direction.comparison import DirectionCall, compare_directions
+from retrace_sde.evidence.direction.verdict import DirectionTest, Reason, direction_test
 from retrace_sde.evidence.tied_cells import piles
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import to_numpy
-from retrace_sde.search.many_variables import MIN_VARIABLES
+from retrace_sde.search.many_variables import MIN_VARIABLES, outnumbered
 from retrace_sde.search.protocols import Model
 
 COMPONENTS = MIN_VARIABLES - 1
 """Principal components: as many variables as all candidate models can be fitted to."""
 
 
-def along_components(
-    model: Model, order: Indices, rng: np.random.Generator, *, alpha: float
-) -> tuple[CandidatesAlong, DirectionTest]:
-    """The candidates of the components along an order, and Vuong's test of these."""
+def by_components(
+    model: Model,
+    order: Indices,
+    first: DirectionTest,
+    rng: np.random.Generator,
+    *,
+    grounds: frozenset[Ground],
+) -> DirectionCall:
+    """The direction that the components identify where `first`, of all variables, left it open; else that test."""
+    asked = first.reason in (Reason.TESTED, Reason.UNEXPLAINED) and Ground.SPREADS in grounds
+    if first.identified or not asked or not outnumbered(model):
+        return DirectionCall(first, False)
     x = to_numpy(model.data.values)
     x = x[:, :, judged_variables(x)]
     few = model.about(None, x @ principal_axes(x))
     one = few.fit(order, final=True)
     both = one, few.reversed_fit(one, final=True)
+    k, alpha = few.data.shape[2], first.alpha / 2
     test = direction_test(
-        *(each.log_likelihoods for each in both),
-        dimension=few.data.shape[2],
-        alpha=alpha,
-        groups=few.data.groups,
+        *(each.log_likelihoods for each in both), dimension=k, alpha=alpha, groups=few.data.groups
     )
-    return CandidatesAlong(few, both, test.contributions, rng), test
+    along = CandidatesAlong(few, both, test.contributions, rng)
+    grounds = grounds - {Ground.MEANS}
+    found = compare_directions(along, test, rng, alpha=alpha, grounds=grounds)
+    if not found.test.identified:
+        return DirectionCall(first, False)
+    return found._replace(test=replace(found.test, components=k))
 
 
 def judged_variables(x: Array) -> Indices:
