@@ -543,6 +543,11 @@ def assumptions_of(test: DirectionTest) -> Iterator[str]:
         yield "The size of the noise does not change with time."
     if Ground.RESIDUALS in test.rests_on:
         yield "The noise of a step is independent of the past."
+    if test.components:
+        yield (
+            f"The first {test.components} principal components of the variables hold what shows the direction: there are too many variables "
+            "for so few trajectories to ask all of them."
+        )
 
 
 def _too_few(test: DirectionTest) -> str:
