@@ -58,7 +58,8 @@ def test_noisy_variables_that_spread_are_called_by_components(reverse):
     shuffled, truth = rt.simulate.shuffle(X, random_state=0)
     model = rt.ReTrace(dt=0.3, random_state=0).fit(shuffled)
     test, tau = model.direction_, rt.metrics.kendall_tau(truth, model.order_)
-    assert test.identified and test.components == COMPONENTS
+    assert test.identified
+    assert test.components == COMPONENTS
     assert (tau < 0) == reverse
     assert any("principal components" in each for each in test.assumptions)
 

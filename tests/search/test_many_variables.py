@@ -89,7 +89,8 @@ def test_only_observed_states_of_many_variables_are_judged_so():
     def plain(n, d):
         return EulerModel(Data(rng.standard_normal((n, 6, d)), n_jobs=1), 1.0, Affine())
 
-    assert outnumbered(plain(12, 12)) and outnumbered(plain(12, 20))
+    assert outnumbered(plain(12, 12))
+    assert outnumbered(plain(12, 20))
     assert not outnumbered(plain(13, 12))
     assert not outnumbered(plain(3, MIN_VARIABLES - 1))
     assert not outnumbered(HiddenModel.of(plain(12, 12), noise=0.1))
