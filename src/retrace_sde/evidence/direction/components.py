@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from retrace_sde.evidence.candidates.along import CandidatesAlong
-from retrace_sde.evidence.closed_form.panels import Ground
+from retrace_sde.evidence.closed_form.panels import Form, Ground
 from retrace_sde.evidence.direction.comparison import DirectionCall, compare_directions
 from retrace_sde.evidence.direction.verdict import DirectionTest, Reason, direction_test
 from retrace_sde.evidence.tied_cells import piles
@@ -37,7 +37,7 @@ def by_components(
 ) -> DirectionCall:
     """The direction that the components identify where `first`, of all variables, left it open; else that test."""
     asked = first.reason in (Reason.TESTED, Reason.UNEXPLAINED) and Ground.SPREADS in grounds
-    if first.identified or not asked or not outnumbered(model):
+    if first.identified or not asked or not _order_known(model):
         return DirectionCall(first, False)
     x = to_numpy(model.data.values)
     x = x[:, :, judged_variables(x)]
@@ -54,6 +54,15 @@ def by_components(
     if not found.test.identified:
         return DirectionCall(first, False)
     return found._replace(test=replace(found.test, components=k))
+
+
+def _order_known(model: Model) -> bool:
+    """Variables are many, but Markov steps of all of them can be fitted: else their order is hardly known.
+
+    Of 18 halves of a panel of 58 variables (17 subjects, 10 visits), to which they cannot be, none had every slice in its place (τ of −.6 to .9),
+    and one was called along an order with τ = −.2.
+    """
+    return outnumbered(model) and Form(means=True).fits(*model.data.shape)
 
 
 def judged_variables(x: Array) -> Indices:
