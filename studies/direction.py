@@ -336,6 +336,11 @@ MANY = {
     "shifted, not followed": (expression, {**MEASURED, "start": "shifted", "followed": False}, {}),
     "small start": (expression, {"start": "small"}, {}),
     "small start, measured": (expression, {**MEASURED, "start": "small"}, {}),
+    "small start, d=58 n=34, noise 1.5": (
+        expression,
+        {"d": 58, "n": 34, "noise": 1.5, "levels": 1.0, "plates": 0.3, "start": "small"},
+        {},
+    ),
     "small start, noise 2, ranked": (
         expression,
         {"noise": 2.0, "levels": 1.0, "start": "small", "ranked": True},
