@@ -25,7 +25,7 @@ PRIOR_WEIGHTS = (1.0, 3.0, 10.0, 30.0, 100.0)
 """Observations that the prior of the coefficients may count for."""
 
 MAX_PAIR_ELEMENTS = 3_000_000
-"""Elements of the moments of all pairs of slices, at most: 24 MB."""
+"""Elements of the moments of all pairs of slices, at most: 24 MB for each weight."""
 
 MOVED_ELEMENTS = 2_000_000
 """Elements of the moments of orders that are judged at once."""
@@ -37,9 +37,10 @@ MIN_GAIN_NATS = 1e-6
 def outnumbered(model: Model) -> bool:
     """Variables are many, and as many as trajectories or more; states are seen as they are, at equal steps."""
     n, _, d = model.data.shape
-    if not d >= n > 1 or d < MIN_VARIABLES or model.data.lazy or model.data.lengths.ragged:
+    data = model.data
+    if not d >= n > 1 or d < MIN_VARIABLES or data.lazy or data.viewed or data.lengths.ragged:
         return False
-    outside = model.data.covariates is not None or model.timing.gaps_known or model.gaps_estimated
+    outside = data.covariates is not None or model.timing.gaps_known or model.gaps_estimated
     return (
         model.closed_form
         and model.mean_path is None
