@@ -6,12 +6,14 @@
     python studies/direction.py wrong --seeds 0:30
     python studies/direction.py mechanisms --seeds 0:30
     python studies/direction.py skewed --seeds 0:30
+    python studies/direction.py many --seeds 0:30
     python studies/direction.py panels --folder FOLDER [--halves 12]
     python studies/direction.py level reversible power wrong mechanisms skewed panels --folder FOLDER --halves 12 --jobs 16 --json FILE
     python studies/direction.py level --seeds 0:200 --given --only "d=6"
 
 `level`: stationary panels, which have no direction. `reversible`: nonlinear ones that have none. `power`: transients. `wrong`:
-panels whose direction a Markov model gets wrong or invents. `mechanisms`: nonlinear ones, n = 40. `skewed`: stationary, with noise that is not Gaussian. `panels`: real
+panels whose direction a Markov model gets wrong or invents. `mechanisms`: nonlinear ones, n = 40. `skewed`: stationary, with noise that is not Gaussian.
+`many`: more variables than subjects, d = 40, n = 30, T = 10. `panels`: real
 ones, whole and random halves of their subjects (long csv files `subject,time,<variables>`). Slices are shuffled first; with
 `--given` nothing is: only the direction of the true order is tested, which takes a tenth of the time. Preferred models, seconds and seeds (or
 halves) that are called wrongly follow the table.
@@ -217,6 +219,49 @@ def waves(seed: int, *, n: int = 40, T: int = 20) -> Floats:
     return np.stack(found, axis=1)
 
 
+def expression(
+    seed: int,
+    *,
+    d: int = 40,
+    n: int = 30,
+    T: int = 10,
+    start: str = "stationary",
+    noise: float = 0.0,
+    levels: float = 0.0,
+    plates: float = 0.0,
+    trend: float = 0.0,
+    volatility: float = 1.0,
+    followed: bool = True,
+    ranked: bool = False,
+) -> Floats:
+    """More variables than subjects, as measured expression: noise, levels, plates and an outside trend in units of the deviations at rest.
+
+    `volatility`: factor of all deviations from the slices' means from first to last. Not `followed`: subjects are drawn anew at each slice.
+    `ranked`: in every slice all subjects hold the same values, in the order of their own (quantile normalisation).
+    """
+    sde = random_irreversible_sde(d, random_state=seed)
+    law, rng = sde.stationary(), np.random.default_rng(900_000 + seed)
+    unit, t = np.sqrt(np.diag(law.covariance)), np.linspace(0, 1, T)[:, None]
+    away = 1.5 * unit * rng.choice([-1.0, 1.0], d)
+    x0: Any = {
+        "stationary": law,
+        "shifted": Gaussian(law.mean + away, law.covariance),
+        "small": Gaussian(law.mean + away, 0.1 * law.covariance),
+    }[start]
+    X = sde.simulate(n, T, 3 * DT, x0=x0, scheme="exact", random_state=rng)
+    if not followed:
+        X = np.stack([X[rng.permutation(n), k] for k in range(T)], axis=1)
+    X = X + unit * (
+        levels * rng.standard_normal((n, 1, d)) + noise * rng.standard_normal((n, T, d))
+    )
+    X = X.mean(axis=0) + volatility**t * (X - X.mean(axis=0))
+    X = X + unit * (plates * rng.standard_normal((T, d)) + trend * t**2 * rng.standard_normal(d))
+    if ranked:
+        values = np.sort(X, axis=2).mean(axis=0)
+        X = np.take_along_axis(values[None], X.argsort(axis=2).argsort(axis=2), axis=2)
+    return X
+
+
 LEVEL = {
     "d=2 n=30 T=20": (linear, {"d": 2, "n": 30, "T": 20}, {}),
     "d=3 n=50 T=30": (linear, {"d": 3, "n": 50, "T": 30}, {}),
@@ -277,6 +322,31 @@ MECHANISMS = {
     "FitzHugh-Nagumo": (fitzhugh_nagumo, {}, {}),
     "Lotka-Volterra": (predators, {}, {}),
 }
+MEASURED = {"noise": 1.0, "levels": 1.0}
+MANY = {
+    "rest": (expression, {}, {}),
+    "rest, measured": (expression, MEASURED, {}),
+    "rest, plates 1": (expression, {**MEASURED, "plates": 1.0}, {}),
+    "rest, outside trend": (expression, {"trend": 3.0}, {}),
+    "rest, outside trend, measured": (expression, {**MEASURED, "trend": 3.0}, {}),
+    "rest, volatility falls": (expression, {**MEASURED, "volatility": 0.4}, {}),
+    "rest, volatility rises": (expression, {**MEASURED, "volatility": 2.5}, {}),
+    "shifted": (expression, {"start": "shifted"}, {}),
+    "shifted, measured": (expression, {**MEASURED, "start": "shifted"}, {}),
+    "shifted, not followed": (expression, {**MEASURED, "start": "shifted", "followed": False}, {}),
+    "small start": (expression, {"start": "small"}, {}),
+    "small start, measured": (expression, {**MEASURED, "start": "small"}, {}),
+    "small start, d=58 n=34, noise 1.5": (
+        expression,
+        {"d": 58, "n": 34, "noise": 1.5, "levels": 1.0, "plates": 0.3, "start": "small"},
+        {},
+    ),
+    "small start, noise 2, ranked": (
+        expression,
+        {"noise": 2.0, "levels": 1.0, "start": "small", "ranked": True},
+        {},
+    ),
+}
 SKEWED = {kind: (skewed, {"kind": kind}, {}) for kind in ("gaussian", "t3", "exponential")}
 REAL = {**PANELS, "physionet2012_icu_1h_missing": None}
 STUDIES: dict[str, Any] = {
@@ -286,6 +356,7 @@ STUDIES: dict[str, Any] = {
     "wrong": WRONG,
     "mechanisms": MECHANISMS,
     "skewed": SKEWED,
+    "many": MANY,
 }
 
 

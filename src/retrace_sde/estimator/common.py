@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -142,6 +143,10 @@ def without_common_inputs(panel: Panel) -> Panel:
     return panel if u is None else replace(panel, covariates=without_slice_effects(u))
 
 
+MIN_DEVIATION_SHARE = 1e-12
+"""Least eigenvalue of the correlations of deviations from slice means, below which they are linearly dependent but for rounding."""
+
+
 def removable(entry: Entry, request: Request) -> str | None:
     """Why slice effects cannot be removed; None: they can."""
     panel = entry.panel
@@ -163,7 +168,20 @@ def removable(entry: Entry, request: Request) -> str | None:
             return (
                 "An input is common to all trajectories, and would be removed with what they share"
             )
+    if _tied_within_slices(panel.values):
+        return "Some combination of the variables is the same in all trajectories of a slice, as in values normalised within slices, so that deviations are linearly dependent"
     return None
+
+
+def _tied_within_slices(values: Any) -> bool:
+    """Deviations from the slice effects are linearly dependent, but for rounding."""
+    x = to_numpy(without_slice_effects(values)).reshape(-1, values.shape[2])
+    x = x[~np.isnan(x).any(axis=1)]
+    sizes = np.linalg.norm(x, axis=0)
+    if values.shape[2] == 1 or len(x) <= values.shape[2] or not (sizes > 0).all():
+        return False
+    z = x / sizes
+    return bool(np.linalg.eigvalsh(z.T @ z)[0] < MIN_DEVIATION_SHARE)
 
 
 def tested(model: Model, found: Fit) -> Dependence:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from retrace_sde.evidence.candidates.penalty import Block, penalty
+from retrace_sde.evidence.direction.components import judged_variables
 from retrace_sde.evidence.direction.verdict import (
     Caution,
     DirectionTest,
@@ -180,6 +181,8 @@ def equal_cells(case: GuardedCase) -> GuardFinding | None:
         return None
     data = case.model.data
     x = np.where(data.lengths.mask[:, :, None], to_numpy(data.values), np.nan)
+    if case.test.components:  # others were not asked
+        x = x[:, :, judged_variables(x)]
     if not doubtful_cells(x, case.order):
         return None
     return GuardFinding(equal_cells_direction(case.test))

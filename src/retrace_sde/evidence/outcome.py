@@ -11,6 +11,7 @@ import numpy as np
 from retrace_sde.evidence.candidates.along import CandidatesAlong
 from retrace_sde.evidence.closed_form.panels import Ground
 from retrace_sde.evidence.direction.comparison import compare_directions, restricted
+from retrace_sde.evidence.direction.components import by_components
 from retrace_sde.evidence.direction.marginal_test import marginal_test
 from retrace_sde.evidence.direction.reversal_search import search_reversals
 from retrace_sde.evidence.direction.verdict import (
@@ -51,6 +52,7 @@ from retrace_sde.search.enumerated import (
     posterior_of_others,
 )
 from retrace_sde.search.gibbs import own_posterior, shared_draws
+from retrace_sde.search.many_variables import search_by_evidence
 from retrace_sde.search.mcem import Averaged, Run, average, louis_errors, run
 from retrace_sde.search.model import Fit, Round
 from retrace_sde.search.posterior import OrderPosterior, order_posterior, shared_posterior
@@ -170,6 +172,7 @@ def fit(model: Model, options: Options, rng: np.random.Generator) -> Outcome:
     elif options.shared:
         found = recover(model, space, rng, max_iter=options.max_iter)
         found = search_reversals(model, space, found, max_iter=options.max_iter)
+        found = search_by_evidence(model, found)
         if loops(model, found.better):
             tour = cut(model, found)
             lost = found.better.objective - tour.better.objective
@@ -444,9 +447,10 @@ def _directed(
     along = CandidatesAlong(model, (better, worse), test.contributions, chance)
     if cycle:
         return better, worse, test, along
-    test, reverse = compare_directions(
-        along, test, chance, alpha=options.alpha, grounds=options.counting
-    )
+    grounds = options.counting
+    test, reverse = compare_directions(along, test, chance, alpha=options.alpha, grounds=grounds)
+    if not test.identified:
+        test, reverse = by_components(model, better.order, test, chance, grounds=grounds)
     test = replace(test, aligned=options.aligned)
     return (worse, better, test.turned(), along) if reverse else (better, worse, test, along)
 

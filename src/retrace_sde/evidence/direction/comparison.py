@@ -120,7 +120,7 @@ def compare_directions(
     decided = _tested(best, panels, rng, alpha=alpha, grounds=grounds)
     vetoes = [each for each in listed if each.role is Role.VETO]
     equals = (_ratio(each, panels, grounds) for each in others)
-    vetoed = (_ratio(each, panels, grounds) for each in vetoes)
+    vetoed = (_ratio(each, panels, frozenset(Ground)) for each in vetoes)
     against = [
         *(each for each in equals if each.p.p_value < alpha),
         *(each for each in vetoed if each.p.p_value <= FEW_TRAJECTORIES_P),
@@ -277,11 +277,10 @@ def _may_rest(panels: Panels, form: Form, rng: np.random.Generator) -> bool:
 def _ratio(found: CandidateFit, panels: Panels | None, grounds: frozenset[Ground]) -> Tested:
     """A candidate's ratio with Vuong's p-value."""
     if panels is None or found.form is None:
-        return Tested(
-            found.ratio,
-            SimulatedP(_vuong_p(found.contributions, None, 0), 0.0),
-            found.contributions,
-        )
+        # Means and spreads are not told apart there: both must be allowed.
+        both = {Ground.MEANS, Ground.SPREADS} <= grounds
+        p = _vuong_p(found.contributions, None, 0) if both else 1.0
+        return Tested(found.ratio, SimulatedP(p, 0.0), found.contributions)
     form = tested_form(found.form, panels)
     plain = form == found.fitted and {Ground.MEANS, Ground.SPREADS} <= grounds
     ratio = found.ratio if plain else float(ratios(panels, form, grounds)[0])

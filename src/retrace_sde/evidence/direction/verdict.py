@@ -216,6 +216,8 @@ class DirectionTest:
         At what subjects are aligned, as far as that was told: "start", "end" or "neither".
     by_reversal : bool
         The p-value is that of the randomisation test, in which trajectories are time-reversed at random.
+    components : int
+        Principal components of the variables that the direction was identified by; 0: by all variables.
 
     Examples
     --------
@@ -246,6 +248,7 @@ class DirectionTest:
     unexplained: str | None = None
     aligned: str | None = None
     by_reversal: bool = False
+    components: int = 0
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -540,6 +543,11 @@ def assumptions_of(test: DirectionTest) -> Iterator[str]:
         yield "The size of the noise does not change with time."
     if Ground.RESIDUALS in test.rests_on:
         yield "The noise of a step is independent of the past."
+    if test.components:
+        yield (
+            f"The first {test.components} principal components of the variables hold what shows the direction: there are too many variables "
+            "for so few trajectories to ask all of them."
+        )
 
 
 def _too_few(test: DirectionTest) -> str:

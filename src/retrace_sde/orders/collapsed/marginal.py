@@ -53,15 +53,20 @@ class StartPrior(NamedTuple):
     scale: Array
 
 
-def default_priors(states: Array, features: Array) -> tuple[StepPrior, StartPrior]:
-    """Priors of unit information from all slices together, which no order changes: states (T, n, d), features (T, n, p)."""
+def default_priors(
+    states: Array, features: Array, weight: float = PRIOR_OBSERVATIONS
+) -> tuple[StepPrior, StartPrior]:
+    """Priors of unit information from all slices together, which no order changes: states (T, n, d), features (T, n, p).
+
+    `weight`: observations that the prior of the coefficients counts for.
+    """
     d, p = states.shape[-1], features.shape[-1]
     x, phi = states.reshape(-1, d), features.reshape(-1, p)
     mean = x.mean(axis=0)
     z = x - mean
     pooled = z.T @ z / len(z)
     second = phi.T @ phi / len(phi)
-    step = StepPrior(PRIOR_OBSERVATIONS * second, d + 1.0, PRIOR_NOISE_SHARE * pooled)
+    step = StepPrior(weight * second, d + 1.0, PRIOR_NOISE_SHARE * pooled)
     return step, StartPrior(mean, PRIOR_OBSERVATIONS, d + 2.0, pooled)
 
 
@@ -108,7 +113,7 @@ class OrderEvidence(NamedTuple):
 
     `pairs` (T + 1, T + 1, d (p + d)) holds `Σ Δ φᵀ` and `Σ Δ Δᵀ` of the step from a to b; node T, before the first and after the last
     slice, has none. `starts` (T,): log evidence of each slice as the first; `roots` (T, p, p): the inverse of K's Cholesky factor where it is the last, and
-    `volumes` −d/2 log |K|.
+    `volumes` d/2 log |K₀| − d/2 log |K|, so that priors of different weight can be compared.
     """
 
     pairs: Array
@@ -139,6 +144,7 @@ class OrderEvidence(NamedTuple):
         grams = step.precision + own.sum(axis=0) - own
         roots = np.linalg.inv(np.linalg.cholesky(grams))
         volumes = d * np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
+        volumes += 0.5 * d * np.linalg.slogdet(step.precision)[1]
         first = start_evidence(states, start)
         return cls(pairs, first, roots, volumes, step.scale, step.freedom + n * (T - 1))
 
