@@ -27,8 +27,10 @@ sparse_linalg = deferred("scipy.sparse.linalg")
 NEGLIGIBLE_P = 1e-12
 """A p-value below it is not computed any further."""
 
-BALANCE_TOLERANCE = 1e-6
-"""Residual of the equations behind the test of detailed balance: the statistic's own error is of the order of its square."""
+BALANCE_TOLERANCE, BALANCE_PRODUCTS = 1e-6, 5e10
+"""Residual of the equations behind the test of detailed balance, the statistic's own error is of the order of its square; and iterations times d³ at which
+they end in any case, at fifty or later. The statistic only grows with them, so that a p-value from fewer is too large, never too small: with 1000 variables and hardly
+more steps (n = 120, T = 20) they had not converged after several hundred."""
 
 MAX_CONTRASTS, MIN_CONTRASTS, STATIONARITY_NUMBERS, CENTRE_SAMPLE = 500, 100, 2_000_000, 20
 """Trajectories that the test of stationarity uses, evenly spaced, at most and at least where they have so many numbers (n T d):
@@ -312,6 +314,7 @@ def detailed_balance_p_value(statistics: Moments, sde: LinearSDE) -> float:
             sparse_linalg.LinearOperator(shape, covariance),
             gap,
             rtol=BALANCE_TOLERANCE,
+            maxiter=int(np.clip(BALANCE_PRODUCTS / d**3, 50, 2000)),
             M=roughly,
             callback=look,
         )
