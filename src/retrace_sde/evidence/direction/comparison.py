@@ -232,6 +232,10 @@ def _tested(
 ) -> Tested:
     """The test in one candidate: by simulation where there is a closed form, else by Vuong's statistic."""
     rough = _ratio(found, panels, grounds)
+    if panels is not None and found.form is None and found.fitted is not None:
+        means = found.fitted.means or Ground.MEANS not in grounds
+        reversible = SimulatedP(reversibility_p(panels, rng, means=means), 0.0, by_reversal=True)
+        return rough._replace(p=max(rough.p, reversible))
     if panels is None or found.form is None:
         return rough
     left_open = rough._replace(p=SimulatedP(max(rough.p.p_value, alpha), 0.0))
@@ -276,12 +280,14 @@ def _may_rest(panels: Panels, form: Form, rng: np.random.Generator) -> bool:
 
 def _ratio(found: CandidateFit, panels: Panels | None, grounds: frozenset[Ground]) -> Tested:
     """A candidate's ratio with Vuong's p-value."""
+    if found.apart is not None and Ground.MEANS not in grounds:
+        found = found.apart
     if panels is None or found.form is None:
-        return Tested(
-            found.ratio,
-            SimulatedP(_vuong_p(found.contributions, None, 0), 0.0),
-            found.contributions,
-        )
+        groups, d = None, 0
+        if panels is not None and found.fitted is not None:
+            groups, d = panels.groups, panels.x.shape[3]
+        vuong = SimulatedP(_vuong_p(found.contributions, groups, d), 0.0)
+        return Tested(found.ratio, vuong, found.contributions)
     form = tested_form(found.form, panels)
     plain = form == found.fitted and {Ground.MEANS, Ground.SPREADS} <= grounds
     ratio = found.ratio if plain else float(ratios(panels, form, grounds)[0])
@@ -345,7 +351,7 @@ def _records(
                 None if p is None else p.p_value,
                 None if p is None else p.p_error,
                 each.kind in counted,
-                () if each.form is None else each.form.free,
+                () if each.fitted is None else each.fitted.free,
                 None if each.checks is None else each.checks.unexplained,
             )
         )
