@@ -177,3 +177,4 @@ def test_variables_that_swing_together_have_no_direction_that_is_called():
         X, _ = rt.simulate.shuffle(np.concatenate(both, axis=2), random_state=seed)
         model = rt.ReTrace(dt=0.15, random_state=0).fit(X)
         assert not model.direction_.identified
+        assert model.direction_.reason in ("fold", "unexplained", "models disagree")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.integrate import quad
-from scipy.stats import invgamma
+from scipy.stats import invgamma, norm
 
 import retrace_sde as rt
 from retrace_sde.evidence.closed_form.panels import Form, Panels
 from retrace_sde.evidence.closed_form.steps import fit_directions
-from retrace_sde.fit.unequal_steps import dispersion
+from retrace_sde.fit.unequal_steps import dispersion, gradual_gain
 from retrace_sde.orders.loops import closes
 from retrace_sde.panel.blocks import Data
 
@@ -80,6 +80,19 @@ def test_costs_of_unequal_steps_are_those_of_the_mixture():
     costs = found.costs(np.array([2.0, 9.0, np.inf]))
     assert costs[1] - costs[0] == pytest.approx(np.log(each[0] / each[1]), rel=1e-4)
     assert costs[2] == np.inf
+
+
+def test_gradual_variances_are_those_of_the_neighbouring_steps():
+    """By densities of single numbers: each step's variance is the mean square of the steps beside it, against one of 1."""
+    rng = np.random.default_rng(3)
+    x = np.linspace(0.5, 2, 12)[:, None] * rng.standard_normal((12, 50))
+    squares = (x**2).mean(axis=1)
+    near = [squares[[k for k in (t - 1, t + 1) if 0 <= k < 12]].mean() for t in range(12)]
+    gain = norm.logpdf(x, scale=np.sqrt(near)[:, None]) - norm.logpdf(x)
+    rising = gradual_gain((x**2).sum(axis=1) / 2, 50.0)
+    assert rising == pytest.approx(gain.sum())
+    # The same steps in another order differ as much, but not gradually.
+    assert gradual_gain((x[rng.permutation(12)] ** 2).sum(axis=1) / 2, 50.0) < rising - 50
 
 
 def test_equal_steps_have_no_dispersion():

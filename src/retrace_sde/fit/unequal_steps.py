@@ -80,6 +80,18 @@ def dispersion(halves: Array, numbers: float) -> Dispersion | None:
     return Dispersion(alpha, alpha * float(np.exp(found.x[1])), numbers, evidence)
 
 
+def gradual_gain(halves: Array, numbers: float) -> float:
+    """Nats by which variances that change gradually explain steps better than equal ones: each step's is the mean of its neighbours'.
+
+    A volatility that changes with time is seen in the steps before and after, too; a step between slices that are no neighbours in time stands
+    alone, and no law of exchangeable variances (`dispersion`) tells the two apart.
+    """
+    m = numbers / 2
+    v = np.maximum(halves / m, np.finfo(float).tiny)
+    near = np.concatenate([v[1:2], (v[:-2] + v[2:]) / 2, v[-2:-1]])
+    return float(m * (v - np.log(near) - v / near).sum())
+
+
 TAU_QUANTILE = 0.25
 """Lower quantile of χ² that defines τ, an upper confidence limit: clocks with little information, as a mean that hardly moves,
 must not count as agreement."""

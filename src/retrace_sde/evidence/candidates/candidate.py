@@ -45,6 +45,7 @@ class CandidateKind(StrEnum):
     QUADRATIC = "quadratic drift"
     CUBIC = "cubic drift"
     MEMORY_QUADRATIC = "memory and quadratic drift"
+    QUADRATIC_SDE = "quadratic SDE"
     NOISE = "measurement noise"
     TREND = "outside trend"
     GAPS = "unequal gaps"
@@ -76,7 +77,8 @@ class CandidateFit:
     pass over the data, made only for candidates that are tested. `form`: the closed form whose ratio is the statistic of the
     simulated test (None: Vuong's test alone). `simulators`: null panels of the order and of its reverse, where they are not
     those of `form`. `checks`: of its residuals; a candidate that fails them has no say (None: not checked).
-    `less`: the form with equal variances, where it is not beyond doubt that they differ. `fitted`: the form that `ratio` is of.
+    `less`: the form with equal variances, where it is not beyond doubt that they differ. `fitted`: the form that `ratio` is of, or that it is like. `apart`:
+    the same candidate with offsets free, where it has no closed form.
     """
 
     kind: str
@@ -92,6 +94,7 @@ class CandidateFit:
     checks: Checks | None = None
     less: Form | None = None
     fitted: Form | None = None
+    apart: CandidateFit | None = None
 
     @classmethod
     def of_trajectories(

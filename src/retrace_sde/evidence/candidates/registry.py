@@ -16,6 +16,7 @@ from retrace_sde.evidence.candidates.intercepts import (
 from retrace_sde.evidence.candidates.linear_step import MARKOV
 from retrace_sde.evidence.candidates.memory import MEMORY
 from retrace_sde.evidence.candidates.noise import MEASUREMENT_NOISE
+from retrace_sde.evidence.candidates.quadratic_sde import QUADRATIC_SDE
 from retrace_sde.evidence.candidates.trend import OUTSIDE_TREND
 
 CANDIDATES: list[Candidate] = [
@@ -26,6 +27,7 @@ CANDIDATES: list[Candidate] = [
     QUADRATIC_DRIFT,
     CUBIC_DRIFT,
     MEMORY_AND_QUADRATIC,
+    QUADRATIC_SDE,
     OUTSIDE_TREND,
     UNEQUAL_GAPS,
     MEASUREMENT_NOISE,

@@ -112,6 +112,15 @@ def checked(panels: Panels, fit: StepFit) -> Checks:
     )
 
 
+def checks_of(panels: Panels, white: Array, like: StepFit, gain: Array, *, means: float) -> Checks:
+    """The checks of whitened residuals (n, S, d) of another step model than the closed forms, in its direction.
+
+    `like`: the closed form with the same regressors; `gain`: what each trajectory gains over linear steps; `means`: the p-value of equal offsets.
+    """
+    spreads = _spreads(white, panels.live(1)) if panels.aligned else 1.0
+    return Checks(means, spreads, _lag_one(panels, white, like), curvature=_gain_p(panels, gain))
+
+
 class Freed(NamedTuple):
     """A form with the nuisances free that its residuals ask for, and their checks (None: not made).
 
@@ -340,8 +349,12 @@ def _regressor_moments(panels: Panels, fit: StepFit) -> tuple[Array, Array]:
 
 
 def _curvature(panels: Panels, curved: StepFit, straight: StepFit) -> float:
-    """Vuong's p-value of what a curved drift gains over a linear one, by trajectories or groups of them."""
-    gain = contributions(panels, curved)[0] - contributions(panels, straight)[0]
+    """Vuong's p-value of what a curved drift gains over a linear one."""
+    return _gain_p(panels, contributions(panels, curved)[0] - contributions(panels, straight)[0])
+
+
+def _gain_p(panels: Panels, gain: Array) -> float:
+    """Vuong's p-value of what each trajectory gains, by trajectories or groups of them."""
     each = gain if panels.groups is None else np.bincount(panels.groups, weights=gain)
     error = float(each.std(ddof=1)) * np.sqrt(len(each)) if len(each) > 1 else 0.0
     if error == 0:

@@ -232,6 +232,10 @@ def _tested(
 ) -> Tested:
     """The test in one candidate: by simulation where there is a closed form, else by Vuong's statistic."""
     rough = _ratio(found, panels, grounds)
+    if panels is not None and found.form is None and found.fitted is not None:
+        means = found.fitted.means or Ground.MEANS not in grounds
+        reversible = SimulatedP(reversibility_p(panels, rng, means=means), 0.0, by_reversal=True)
+        return rough._replace(p=max(rough.p, reversible))
     if panels is None or found.form is None:
         return rough
     left_open = rough._replace(p=SimulatedP(max(rough.p.p_value, alpha), 0.0))
@@ -276,10 +280,16 @@ def _may_rest(panels: Panels, form: Form, rng: np.random.Generator) -> bool:
 
 def _ratio(found: CandidateFit, panels: Panels | None, grounds: frozenset[Ground]) -> Tested:
     """A candidate's ratio with Vuong's p-value."""
+    if found.apart is not None and Ground.MEANS not in grounds:
+        found = found.apart
     if panels is None or found.form is None:
-        # Means and spreads are not told apart there: both must be allowed.
-        both = {Ground.MEANS, Ground.SPREADS} <= grounds
-        p = _vuong_p(found.contributions, None, 0) if both else 1.0
+        # Where means and spreads are not told apart both must be allowed; beside free offsets spreads alone count.
+        free = found.fitted is not None and found.fitted.means
+        counts = Ground.SPREADS in grounds and (free or Ground.MEANS in grounds)
+        groups, d = None, 0
+        if panels is not None and found.fitted is not None:
+            groups, d = panels.groups, panels.x.shape[3]
+        p = _vuong_p(found.contributions, groups, d) if counts else 1.0
         return Tested(found.ratio, SimulatedP(p, 0.0), found.contributions)
     form = tested_form(found.form, panels)
     plain = form == found.fitted and {Ground.MEANS, Ground.SPREADS} <= grounds
@@ -344,7 +354,7 @@ def _records(
                 None if p is None else p.p_value,
                 None if p is None else p.p_error,
                 each.kind in counted,
-                () if each.form is None else each.form.free,
+                () if each.fitted is None else each.fitted.free,
                 None if each.checks is None else each.checks.unexplained,
             )
         )

@@ -2,8 +2,9 @@
 
 The search moves slices under parameters fitted to the current order, and those favour it. With few trajectories an order with
 a reversed stretch can then be a local optimum, nats below the truth, whose direction means nothing. Here the parameters move
-with the order: all T(T − 1)/2 reversals, and their reverses, in closed form at once. A reversal must not cost what the search gained
-by steps of unequal variance: where volatility rises, the first two slices were exchanged in 4 of 60 panels (0 now).
+with the order: all T(T − 1)/2 reversals, and their reverses, in closed form at once. Where steps differ in variance, a reversal must not make
+that less gradual: where volatility rises, the first two slices were exchanged in 4 of 60 panels (0 now). Variances that may differ in any way are no
+such judge, they excuse misplaced slices: of eight panels that swing with hidden velocities two orders were right by them, four by gradual ones.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import numpy as np
 from retrace_sde.evidence.closed_form.null_simulation import SIMULATED_NUMBERS
 from retrace_sde.evidence.closed_form.panels import Form, Panels
 from retrace_sde.evidence.closed_form.steps import fit_directions
+from retrace_sde.fit.unequal_steps import gradual_gain
 from retrace_sde.io.arrays import Indices
+from retrace_sde.orders.costs import step_costs
 from retrace_sde.panel.blocks import to_numpy
 from retrace_sde.process.drift import Affine, is_linear
 from retrace_sde.progress import steps
@@ -61,10 +64,19 @@ def search_reversals(model: Model, space: Space, found: Found, *, max_iter: int)
 
 
 def _better(model: Model, found: Fit, other: Fit) -> bool:
-    """Another order is more likely; by more than a nat for each step where steps of unequal variance say the opposite, as in `alternate`."""
-    opposed = model.score(other) < model.score(found)
-    least = len(found.order) - 1 if opposed else MIN_REVERSAL_GAIN
-    return other.log_likelihood >= found.log_likelihood + least
+    """Another order is more likely, and where steps differ in variance, that changes as gradually along it."""
+    if other.log_likelihood < found.log_likelihood + MIN_REVERSAL_GAIN:
+        return False
+    if model.with_unequal_steps(found) is None:
+        return True
+    return _gradual(model, other) >= _gradual(model, found)
+
+
+def _gradual(model: Model, fit: Fit) -> float:
+    """The log-likelihood of an order whose steps have variances that change gradually."""
+    n, _, d = model.data.shape
+    steps_squared = step_costs(model.data, fit.order, fit.step)
+    return fit.log_likelihood + gradual_gain(steps_squared, float(n * d))
 
 
 def _best_reversal(model: Model, order: Indices) -> Indices:
