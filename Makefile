@@ -76,6 +76,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file .ci/scripts.ini
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

@@ -2,7 +2,8 @@
 
 `python benchmarks/first_use.py` runs each path in a fresh process with an empty kernel cache, then in another
 with the cache that the first left. Printed: kernels compiled, seconds of compiling, and seconds of both calls; and the
-import times of `retrace_sde` and of everything that a fit imports, relative to numpy and scipy.linalg.
+import times of `retrace_sde` and of everything that a fit imports, relative to numpy and scipy.linalg. All seconds are those of the
+processor, so that a busy machine can tell them, too.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -39,24 +41,26 @@ def call(path):
     X, _ = rt.simulate.shuffle(X, permutation=settings.get("permutation", "shared"), random_state=2)
     if missing:
         X = np.where(np.random.default_rng(3).random(X.shape) < 0.1, np.nan, X)
-    with event.install_recorder("numba:compile") as recorder:
-        begin = time.perf_counter()
-        rt.ReTrace(dt=0.1, random_state=0, **settings).fit(X)
-        seconds = time.perf_counter() - begin
-    depth, spent, count, since = 0, 0.0, 0, 0.0
-    for at, each in recorder.buffer:  # kernels compile the kernels that they call
-        if each.is_start:
-            since = at if depth == 0 else since
-            depth, count = depth + 1, count + 1
-        else:
-            depth -= 1
-            spent += at - since if depth == 0 else 0.0
-    return {"kernels": count, "compiling": spent, "seconds": seconds}
+    open_, found = [], []  # kernels compile the kernels that they call
+
+    class Listener(event.Listener):
+        def on_start(self, event):
+            open_.append(time.process_time())
+
+        def on_end(self, event):
+            since = open_.pop()
+            found.append(0.0 if open_ else time.process_time() - since)
+
+    with event.install_listener("numba:compile", Listener()):
+        begin = time.process_time()
+        rt.ReTrace(dt=0.1, random_state=0, n_jobs=1, **settings).fit(X)
+        seconds = time.process_time() - begin
+    return {"kernels": len(found), "compiling": sum(found), "seconds": seconds}
 
 
 def fresh(code, **environment):
-    """Seconds of some code in a fresh interpreter, and what it printed."""
-    begin = time.perf_counter()
+    """CPU seconds of some code in a fresh interpreter, and what it printed."""
+    begin = _of_children()
     said = subprocess.run(
         [sys.executable, "-c", code] if isinstance(code, str) else [sys.executable, *code],
         env={**os.environ, **environment},
@@ -64,7 +68,12 @@ def fresh(code, **environment):
         text=True,
         check=True,
     )
-    return time.perf_counter() - begin, said.stdout
+    return _of_children() - begin, said.stdout
+
+
+def _of_children():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main():

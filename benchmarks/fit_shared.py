@@ -87,7 +87,7 @@ class SharedOrder:
         closed_form(self.X, self.truth)
         return middle - begin, time.perf_counter() - middle
 
-    track_ratio.unit = "fit / closed form"
+    track_ratio.unit = "fit / closed form"  # type: ignore[attr-defined]
 
 
 def _extra(function):

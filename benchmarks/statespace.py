@@ -17,8 +17,7 @@ from scipy.linalg import logm
 import retrace_sde as rt
 from retrace_sde.fit.moments import moments
 from retrace_sde.fit.regression import mle
-from retrace_sde.fit.statespace.ascent.climb import climb
-from retrace_sde.fit.statespace.ascent.coordinates import Ascent
+from retrace_sde.fit.statespace.ascent.climb import Ascent, climb
 from retrace_sde.fit.statespace.em import em
 from retrace_sde.fit.statespace.em_steps import expect
 from retrace_sde.fit.statespace.parameters import Setup, as_noise, first_guess, spread
@@ -202,7 +201,7 @@ class NoisyEM:
     def track_pykalman_ratio(self, sigma):
         return ratio(pykalman, self.Y)
 
-    track_dynamax_ratio.unit = track_pykalman_ratio.unit = "peer / ours"
+    track_dynamax_ratio.unit = track_pykalman_ratio.unit = "peer / ours"  # type: ignore[attr-defined]
 
 
 class MissingEntries:

@@ -279,7 +279,7 @@ MECHANISMS = {
 }
 SKEWED = {kind: (skewed, {"kind": kind}, {}) for kind in ("gaussian", "t3", "exponential")}
 REAL = {**PANELS, "physionet2012_icu_1h_missing": None}
-STUDIES = {
+STUDIES: dict[str, Any] = {
     "level": LEVEL,
     "reversible": REVERSIBLE,
     "power": POWER,

@@ -12,6 +12,7 @@ trajectories three times each, by their noise in standard deviations of the vari
 
 import argparse
 import warnings
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -180,13 +181,14 @@ def main():
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", default="")
     given = parser.parse_args()
-    run, cases, columns = {
+    tables: dict[str, Any] = {
         "coverage": (coverage, {"10 three times": 10, "30 three times": 30},
                      ("alone", "groups", "noticed", "groups found")),
         "alarms": (alarms, {name: name for name in KINDS}, ("shared", "own")),
         "hits": (hits, {name: name for name in KINDS},
                  tuple(f"{o} {v:g}" for o in ("shared", "own") for v in (0, 0.01, 0.02, 0.05))),
-    }[given.what]  # fmt: skip
+    }  # fmt: skip
+    run, cases, columns = tables[given.what]
     seeds = range(*map(int, given.seeds.split(":")))
     table = []
     for name, case in cases.items():

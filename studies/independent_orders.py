@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +47,7 @@ SETTINGS = (
 )
 
 
-def run(setting: Setting, seed: int, jobs: int | None, from_truth: bool) -> dict[str, object]:
+def run(setting: Setting, seed: int, jobs: int | None, from_truth: bool) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     sde = rt.simulate.random_irreversible_sde(setting.d, setting="stable", random_state=rng)
     X = sde.simulate(setting.n, setting.T, setting.dt, x0=setting.start, random_state=rng)

@@ -32,8 +32,7 @@ from scipy.optimize import minimize
 
 import retrace_sde as rt
 from retrace_sde.fit.information import inverse
-from retrace_sde.fit.statespace.ascent.climb import climb
-from retrace_sde.fit.statespace.ascent.coordinates import Ascent
+from retrace_sde.fit.statespace.ascent.climb import Ascent, climb
 from retrace_sde.fit.statespace.em_steps import Expected
 from retrace_sde.fit.statespace.parameters import Parameters, Setup, spread
 from retrace_sde.lost_time.table import lines

@@ -26,8 +26,8 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
 import retrace_sde as rt
-from retrace_sde.after.pairs import exponent_of, tempered
 from retrace_sde.lost_time.table import lines
+from retrace_sde.search.enumerated import exponent_of, tempered
 
 SETS = ("pbcseq_visits", "physionet2012_icu_4h", "berkeley_growth")
 

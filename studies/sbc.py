@@ -21,6 +21,7 @@ from joblib import Parallel, delayed
 from scipy import stats
 
 from retrace_sde import __version__
+from retrace_sde.fit.euler import Euler
 from retrace_sde.lost_time.table import lines
 from retrace_sde.orders.collapsed.chains import draw_orders
 from retrace_sde.orders.collapsed.marginal import (
@@ -28,10 +29,12 @@ from retrace_sde.orders.collapsed.marginal import (
     OrderEvidence,
     StartPrior,
     StepPrior,
+    step_posterior,
 )
 from retrace_sde.orders.draws import Chains, Stretch
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine
+from retrace_sde.process.sde import Gaussian
 from retrace_sde.search.gibbs import Gibbs, Priors
 from retrace_sde.search.model import Problem
 from retrace_sde.search.models.euler import EulerModel
@@ -87,7 +90,7 @@ def collapsed(seed):
     starts = np.array([[rng.permutation(T) for _ in range(4)] for _ in range(4)])
     drawn = draw_orders(evidence, None, starts, rng, records=RECORDS, stretch=2)
     orders = drawn.orders.reshape(-1, T)[::4]
-    laws = [evidence.parameters(order).draw(rng) for order in orders]
+    laws = [along(states[order]).draw(rng) for order in orders]
     i, j = rng.choice(T, 2, replace=False)
     place, there = np.argsort(orders, axis=1), np.argsort(truth)
     found = {
@@ -98,6 +101,33 @@ def collapsed(seed):
         "position": (place[:, i], there[i]),
     }
     return {name: rank(rng, *each) for name, each in found.items()}
+
+
+def along(states):
+    """The posterior of the parameters of a step along states (T, n, d) in time order."""
+    phi, change = features(states[:-1]), np.diff(states, axis=0)
+    return step_posterior(change.reshape(-1, D), phi.reshape(-1, phi.shape[-1]), STEP)
+
+
+class Turning(Gibbs):
+    """Sweeps in which the reversal of all orders is proposed as well: here the direction is one of the unknowns."""
+
+    def redraw(self, orders, law):
+        """Orders, which may come back reversed, and parameters."""
+        _, states = self.model.completed(orders, law, self.rng)
+        back = self.model.data.reversed(orders)
+        mirrored = states[:, ::-1]
+        one, other = self._posteriors(orders, states), self._posteriors(back, mirrored)
+        odds = sum(map(log_evidence, other)) - sum(map(log_evidence, one))
+        if np.log(1 - self.rng.random()) < odds:
+            orders, states, one = back, mirrored, other
+        return orders, self._law(orders, states, *one)
+
+
+def log_evidence(law):
+    """Of the data behind a conjugate posterior, up to a constant that depends on their number alone."""
+    volume = len(law.scale) * np.linalg.slogdet(law.precision)[1]
+    return float(-0.5 * (volume + law.freedom * np.linalg.slogdet(law.scale)[1]))
 
 
 def gibbs(setting, seed):
@@ -123,7 +153,9 @@ def gibbs(setting, seed):
     priors = Priors(STEP, START, squares)
     kept, laws, noises = [], [], []
     for _ in range(CHAINS):
-        sampler = Gibbs(model, priors, np.random.default_rng(rng.integers(2**63)), turns=own)
+        sampler = (Turning if own else Gibbs)(
+            model, priors, np.random.default_rng(rng.integers(2**63))
+        )
         for order, law in chain(sampler, n, times, own):
             kept.append(order)
             laws.append(model.parameters(law))
@@ -155,20 +187,25 @@ def chain(sampler, n, times, own):
         order = rng.permutation(times)
     for k in range(SWEEPS + BURN):
         if own:
-            order, law, _ = sampler.redraw(chains.orders[0].copy(), law)
+            order, law = sampler.redraw(chains.orders[0].copy(), law)
             chains.orders[0] = order
             model.draw(law, chains, Stretch(2, 2 * times, 1))
             order = chains.orders[0].copy()
         else:
-            order, law, _ = sampler.shared_sweep(order, law, moves=4)
+            order, law, _ = sampler.shared_sweep(order, law)
         if k >= BURN:
             yield order.copy(), law
 
 
 def start_law(sampler):
     """Parameters from the prior."""
-    step, start = (Conjugate(np.zeros((D, K.shape[0])), K, each.freedom, each.scale) for each, K in ((STEP, STEP.precision), (START, np.eye(1) * START.weight)))  # fmt: skip
-    return sampler.drawn(step, start, sampler.priors.noise)
+    model, rng, priors = sampler.model, sampler.rng, sampler.priors
+    laws = ((STEP, STEP.precision), (START, np.eye(1) * START.weight))
+    (theta, Q), (mean, spread) = (
+        Conjugate(np.zeros((D, len(K))), K, each.freedom, each.scale).draw(rng) for each, K in laws
+    )
+    euler = Euler(model.drift, theta / model.dt, Q / model.dt, model.dt)
+    return model.law_of(euler, Gaussian(mean[:, 0], spread), priors.noise, rng)
 
 
 def one(setting, seed):

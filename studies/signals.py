@@ -29,6 +29,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -52,7 +53,7 @@ COMMANDS = {
 }  # fmt: skip
 """What is typed, and the files that it writes into the folder `out`."""
 
-PLAN = {
+PLAN: dict[str, Any] = {
     "fit": [("SIGINT", (0.1, 0.4, 0.7, 0.95)), ("SIGTERM", (0.1, 0.4, 0.7, 0.95)), ("SIGHUP", (0.4, 0.95)),
             ("SIGKILL", (0.95,)), ("SIGSTOP", (0.5,)), ("SIGPIPE", (0.5,)), ("SIGWINCH", (0.5,))],
     "effect": [("SIGINT", (0.5, 0.9)), ("SIGTERM", (0.5, 0.9)), ("SIGHUP", (0.9,))],

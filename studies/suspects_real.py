@@ -20,7 +20,7 @@ import retrace_sde as rt
 from retrace_sde.estimator.entry import entered
 from retrace_sde.estimator.request import Request
 from retrace_sde.estimator.screening.suspects import MAX_TIED_SHARE, _tied_share, screened
-from retrace_sde.evidence.suspects.exchanged import _Chance, _Places
+from retrace_sde.evidence.suspects.exchanged import Exchange, _Chance, _Places
 from retrace_sde.evidence.suspects.robust import centre_and_scale
 from retrace_sde.evidence.suspects.rows import judge
 from retrace_sde.evidence.suspects.two_sided import TwoSided
@@ -51,7 +51,8 @@ def clear(X, soiled, one, two):
     times = np.broadcast_to(np.arange(float(X.shape[1])), X.shape[:2])
     law = TwoSided.of(z, times)
     judged = judge(law.sides(z, times, z), ~np.isnan(z).all(axis=2))
-    gain = _Places.of(y, times, z, law, judged.tail).gain(one, two)
+    places = _Places.of(y, times, z, law, judged.tail)
+    gain = float(places.gains_of([Exchange(one, two, 0.0)])[0])
     by_chance = _Chance.of(_Places.of(z, times, z, law, judged.tail))
     return bool(sum(float(each.beyond(gain)) for each in by_chance) <= CLEAR)
 

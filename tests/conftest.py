@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from retrace_sde.panel.blocks import one_blas_thread
+from retrace_sde.search.models.hidden import HiddenModel
 
 
 @pytest.fixture(scope="session")
@@ -36,14 +37,25 @@ def browser():
         started.close()
 
 
-@pytest.fixture
-def brief(monkeypatch):
-    """Fits that average over orders, at their shortest: one other start for the direction, no second, longer sampling.
+@pytest.fixture(scope="session")
+def shortened():
+    """Makes fits that average over orders as short as can be, for tests of none of this: the same code runs, four times less of it.
 
-    For tests of neither: the same code runs, four times less of it.
+    Few rounds before directions are compared, one other start, and no second, longer sampling.
     """
-    monkeypatch.setattr("retrace_sde.evidence.direction.marginal_test.RESTARTS", 1)
-    monkeypatch.setattr("retrace_sde.search.gibbs.BETWEEN_RECORDS", (1,))
+
+    def shorten(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(HiddenModel, "effort", HiddenModel.effort._replace(warm=6))
+        patch.setattr("retrace_sde.evidence.direction.marginal_test.RESTARTS", 1)
+        patch.setattr("retrace_sde.search.gibbs.BETWEEN_RECORDS", (1,))
+
+    return shorten
+
+
+@pytest.fixture
+def brief(monkeypatch, shortened):
+    """Fits that average over orders, at their shortest, in one test."""
+    shortened(monkeypatch)
 
 
 @pytest.fixture(autouse=True, scope="session")

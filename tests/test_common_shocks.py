@@ -110,10 +110,11 @@ def test_smoothed_states_are_those_of_the_trajectories():
     np.testing.assert_allclose(model.states_, shuffled[:, model.order_], atol=1e-10)
 
 
-def test_forecasts_of_the_mean_carry_the_common_part():
+@pytest.mark.parametrize("seeds", [8, pytest.param(25, marks=pytest.mark.statistics)])
+def test_forecasts_of_the_mean_carry_the_common_part(seeds):
     """Coverage of the mean over trajectories, and of single ones, one and two steps ahead; forwards, in the known order."""
     means, single = [], []
-    for seed in range(25):
+    for seed in range(seeds):
         X = panel(100 + seed, T=22, common=0.5)
         known = rt.Knowledge(timestamps=DT * np.arange(20))
         model = rt.ReTrace(dt=DT, random_state=0).fit(X[:, :20], knowledge=known)

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from scipy.stats import multivariate_normal
 
 import retrace_sde as rt
-from retrace_sde.after.pairs import exponent_of, tempered
 from retrace_sde.cli.main import main
+from retrace_sde.search.enumerated import exponent_of, tempered
 
 SDE = rt.simulate.random_irreversible_sde(3, random_state=0)
 DT = 0.3

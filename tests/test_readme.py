@@ -77,8 +77,11 @@ def test_the_commands_run_and_print_what_is_shown(tmp_path, monkeypatch):
 
 
 def _commands() -> list[str]:
-    """Every `retrace …` and `make …` of the pages, in blocks and in running text, once each; those after a dollar sign ran above."""
-    found: dict[str, None] = {}
+    """Every `retrace …` and `make …` of the pages, in blocks and in running text, once each; those after a dollar sign ran above.
+
+    Those that are the same in small run once.
+    """
+    found: dict[tuple[str, ...], str] = {}
     for page in (README, START, RESULTS):
         if not page.exists():
             continue
@@ -87,8 +90,10 @@ def _commands() -> list[str]:
         for each in [*lines, *inline]:
             command = each.partition(" #")[0].strip()
             if re.match(r"(retrace|make) [a-z]", command):
-                found[command] = None
-    return list(found)
+                program, *arguments = shlex.split(command)
+                small = _in_small(arguments) if program == "retrace" else arguments
+                found.setdefault((program, *small), command)
+    return list(found.values())
 
 
 def _in_small(arguments: list[str]) -> list[str]:

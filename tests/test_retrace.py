@@ -93,7 +93,7 @@ def test_large_spread_is_never_confidently_wrong(runs):
             assert not model.direction_.identified or np.array_equal(model.order_, truth)
 
 
-@pytest.mark.parametrize("runs", [3, pytest.param(40, marks=pytest.mark.statistics)])
+@pytest.mark.parametrize("runs", [2, pytest.param(40, marks=pytest.mark.statistics)])
 def test_stationary_data_are_called_undetermined_and_the_twin_is_the_other_direction(runs):
     calls = 0
     for seed in range(runs):

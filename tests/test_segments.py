@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 import retrace_sde as rt
 from retrace_sde.cli.main import main
+from retrace_sde.estimator.segments import _best_path, _searched_path
 from retrace_sde.orders.prior import Prior
-from retrace_sde.search.segments import _best_path, _searched_path
 
 LENGTH, DT = 6, 0.05
 
@@ -113,17 +113,18 @@ def in_order(order, places):
 
 @pytest.mark.usefixtures("brief")
 def test_segments_of_own_orders(tmp_path):
-    X, labels, places = own(1, n=24)
+    n = 12
+    X, labels, places = own(1, n=n)
     model = rt.ReTrace(dt=DT, permutation="independent", subjects="alike", random_state=0)
     model.fit(X, knowledge=rt.Knowledge(segments=labels))
     assert in_order(model.order_, places) > 0.9
-    assert (np.diff(model.order_.reshape(24, 4, LENGTH)) == 1).all()  # whole segments, as stored
+    assert (np.diff(model.order_.reshape(n, 4, LENGTH)) == 1).all()  # whole segments, as stored
     assert model.direction_.known
-    first = {j: int(np.argmin(places[j]) * LENGTH) for j in range(24)}
+    first = {j: int(np.argmin(places[j]) * LENGTH) for j in range(n)}
     known = rt.Knowledge(segments=labels, first=first)
     assert in_order(model.fit(X, knowledge=known).order_, places) >= in_order(model.order_, places)
     frame = pd.DataFrame(X.reshape(-1, 4), columns=list("abcd"))
-    frame = frame.assign(device=np.repeat(np.arange(24), 4 * LENGTH), log=labels.ravel())
+    frame = frame.assign(device=np.repeat(np.arange(n), 4 * LENGTH), log=labels.ravel())
     found = rt.recover(frame, subject="device", dt=DT, observation_noise=None, subjects="alike",
                        knowledge=rt.Knowledge(segments="log"), random_state=0)  # fmt: skip
     assert in_order(found.model.order_, places) > 0.9

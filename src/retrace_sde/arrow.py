@@ -31,7 +31,7 @@ from retrace_sde.evidence.identifiability import (
 )
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.io.formats import door
-from retrace_sde.io.tables import Names, as_frame
+from retrace_sde.io.tables import Names, as_frame, padded
 from retrace_sde.panel.blocks import one_blas_thread, to_numpy, unmasked
 from retrace_sde.panel.clock import Clock
 from retrace_sde.panel.knowledge import Knowledge
@@ -271,11 +271,7 @@ def _in_blocks(given: Trajectories) -> tuple[Trajectories, Blocks | None]:
 
 def _panel(order: InOrder, names: tuple[str, ...]) -> Panel:
     """The panel that is fitted: padding holds any number, as elsewhere."""
-    values = order.values
-    if order.lengths is not None:
-        last = np.minimum(np.arange(values.shape[1])[None], order.lengths[:, None] - 1)
-        values = np.take_along_axis(values, last[..., None], axis=1)
-    found = Panel.from_array(values, names=names, dt=order.dt)
+    found = Panel.from_array(padded(order.values, order.lengths), names=names, dt=order.dt)
     return replace(found, lengths=order.lengths)
 
 

@@ -69,11 +69,11 @@ ONE_SUBJECT = Finding(
 )  # fmt: skip
 ONE_VARIABLE = Finding(
     "order", "caution", "There is one variable: a course that rises and falls folds onto itself, and states on the way up and "
-    "on the way down look the same.", "Add a variable, or anything known about time (--time).",
+    "on the way down look the same.", "Add a variable, or anything known about time (time=).",
 )  # fmt: skip
 CYCLE = Finding(
     "order", "caution", "The path of the slices closes on itself: this looks like a cycle, whose first slice is arbitrary and whose "
-    "direction its shape does not show.", "If you know which slice comes first, and which next, say so (--first, --before).",
+    "direction its shape does not show.", "If you know which slice comes first, and which next, say so (Knowledge(first=…, precedences=…)).",
 )  # fmt: skip
 """What may be found of any data."""
 
@@ -297,7 +297,7 @@ def _variables(panel: Panel, values: Array) -> Iterator[Finding]:
         text = f"At most {FEW_VALUES} values occur in {shown(few)}: a diffusion describes them only roughly, and their effects may be spurious."
         advice = "Leave them out, or take them as covariates."
         if switched and len(switched) < len(panel.names):
-            advice = f"Take what was given or done to the subjects as an input (--covariates {','.join(switched)}), or leave it out."
+            advice = f"Take what was given or done to the subjects as an input (covariates={switched}), or leave it out."
         yield Finding("variables", "caution", text, advice)
     if skewed:
         text = f"Positive with a long upper tail: {shown(skewed)}."
@@ -403,7 +403,7 @@ def _shared_order(z: Array, rng: np.random.Generator) -> Iterator[Finding]:
     else:
         yield Finding(
             "order", "caution", f"The slices show no order: {closer}.", "More subjects or variables help; so does anything known "
-            "about time (--time), or --observation-noise estimate.",
+            "about time (time=), or observation_noise='estimate'.",
         )  # fmt: skip
     if d == 1:
         yield ONE_VARIABLE
@@ -451,7 +451,7 @@ def _own_orders(z: Array, rng: np.random.Generator) -> Iterator[Finding]:
             "order", "good", f"There are orders to be found: {text}.", few if d <= 3 else ""
         )
     else:
-        advice = "More variables help, and so does anything known about time (--time)."
+        advice = "More variables help, and so does anything known about time (time=)."
         text = f"The subjects' observations show no order: {text}."
         yield Finding("order", "caution", text, advice)
 
@@ -503,7 +503,7 @@ def _independence(z: Array) -> Finding:
     if found.kind is DependenceKind.COMMON:
         return Finding("independence", "caution", "Subjects move together: they share shocks, plates or batches (CD test, p "
                        f"{_p(found.p_value or 0.0)}).", "A fit tests it again, and takes order and parameters from deviations from the slice "
-                       "means (--common-shocks auto).")  # fmt: skip
+                       "means (common_shocks='auto').")  # fmt: skip
     kind: Literal["good", "caution"] = (
         "good" if found.kind is DependenceKind.INDEPENDENT else "caution"
     )

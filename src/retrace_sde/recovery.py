@@ -14,7 +14,7 @@ import narwhals as nw
 import numpy as np
 from numpy.typing import NDArray
 
-from retrace_sde.after.pairs import exponent_of
+from retrace_sde.audit.hidden import learned_pairs
 from retrace_sde.diagnosis import known_times, vague_times
 from retrace_sde.evidence.selection.drift import DriftChoice, drift_by_evidence
 from retrace_sde.fit.statespace.parameters import Noise
@@ -54,6 +54,7 @@ from retrace_sde.process.drift import Affine, Drift
 from retrace_sde.progress import Callback, reporting
 from retrace_sde.result import html_row
 from retrace_sde.retrace import Evidence, ReTrace
+from retrace_sde.search.enumerated import exponent_of
 from retrace_sde.search.stamps.judge import typical_gap
 from retrace_sde.show.report import FORECAST_STEPS, write_report
 
@@ -418,18 +419,14 @@ def _calibrate(found: Recovery, panel: Panel, ranks: Array) -> None:
     if len(known) < MIN_KNOWN:
         return
     known = known[evenly(len(known), min(len(known), MAX_KNOWN))]
-    model, right = found.model, []
-    for learning, judged in ((known[::2], known[1::2]), (known[1::2], known[::2])):
-        try:
-            with warnings.catch_warnings(action="ignore"):
-                half = ReTrace(**model.get_params(deep=False))
-                half.fit(panel._of(learning), knowledge=Knowledge(blocks=ranks[learning]))
-                before = half.precedence(panel._of(judged))
-        except ValueError:  # too few to fit
-            return
-        earlier = ranks[judged][:, :, None] < ranks[judged][:, None, :]
-        right.append(before[earlier & ~np.isnan(before)])
-    exponent = exponent_of(np.concatenate(right))
+    model, ranks, every = found.model, ranks[known], np.arange(len(known))
+    with warnings.catch_warnings(action="ignore"):
+        settings = model.get_params(deep=False)
+        before = learned_pairs(panel._of(known), ranks, (every[::2], every[1::2]), settings)
+    if before is None:
+        return
+    earlier = ranks[:, :, None] < ranks[:, None, :]
+    exponent = exponent_of(before[earlier & ~np.isnan(before)])
     note = (
         f"Log-odds of pairs (`precedence`) are multiplied by {exponent:.2f}, found on {len(known)} subjects of known order, each half of them judged by a fit to "
         "the other: "

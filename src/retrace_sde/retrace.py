@@ -11,12 +11,12 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from retrace_sde.after.forecast import Forecast, Imputed
-from retrace_sde.after.pairs import tempered
-from retrace_sde.after.predict import imputed, predicted
+from retrace_sde.after.predict import Predictor
 from retrace_sde.estimator.assemble import (
     PendingCheck,
     assembled,
     errors_by_name,
+    influence,
     pending_check,
     residuals_as_given,
 )
@@ -26,7 +26,6 @@ from retrace_sde.estimator.conventions import Estimator, check_is_fitted
 from retrace_sde.estimator.entry import Entry, entered, in_units
 from retrace_sde.estimator.fitted import Fitted, Memory
 from retrace_sde.estimator.fitting import PanelFit, fit_entry
-from retrace_sde.estimator.influence import influence
 from retrace_sde.estimator.request import Request
 from retrace_sde.estimator.restored import restored, settings_of
 from retrace_sde.estimator.screening.suspects import screened, without_suspects
@@ -54,7 +53,7 @@ from retrace_sde.paper.algorithm1 import ScoreOrder
 from retrace_sde.process.drift import Drift, has_state_space
 from retrace_sde.progress import Callback, cut_short, report, reporting
 from retrace_sde.result import ReTraceResult
-from retrace_sde.search.enumerated import OthersPosterior
+from retrace_sde.search.enumerated import OthersPosterior, tempered
 from retrace_sde.search.plan import nonlinear, planned_with_missing
 from retrace_sde.search.posterior import OrderPosterior
 from retrace_sde.search.protocols import Model
@@ -577,7 +576,7 @@ class ReTrace(Fitted, Estimator):
             every = np.broadcast_to(times, model.data.shape[:2])
             last = np.take_along_axis(every, model.data.observed[:, None] - 1, axis=1)
             rng = np.random.default_rng(self.random_state)
-            found = predicted(model, outcome, order, ahead, level, rng)
+            found = Predictor(model, outcome, order).forecast(ahead, level, rng)
             common, path = self._memory.common, model.mean_path
             if common is not None and path is not None:
                 found = common.forecast(found, path, path.means[order[-1]], ahead)
@@ -618,7 +617,7 @@ class ReTrace(Fitted, Estimator):
                 values = to_numpy(panel.values).copy()
                 return Imputed(values, values, values, level, np.ones(values.shape[2]))
             rng = np.random.default_rng(self.random_state)
-            found = imputed(model, outcome, order, level, rng)
+            found = Predictor(model, outcome, order).imputed(level, rng)
             if model.mean_path is not None:
                 found = found.moved(partial(lifted, path=model.mean_path))
         units = self._memory.units

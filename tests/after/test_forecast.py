@@ -122,10 +122,11 @@ def test_what_cannot_be_forecast_is_refused(steps, level):
         model.forecast(X, steps, level=level)
 
 
-def test_missing_values_are_filled_in_where_they_are_stored():
+@pytest.mark.parametrize("seeds", [1, pytest.param(3, marks=pytest.mark.statistics)])
+def test_missing_values_are_filled_in_where_they_are_stored(seeds):
     """In stored order; observed values are kept; 95 % intervals hold 92 to 98 % of about 500 hidden values."""
     inside = []
-    for seed in range(3):
+    for seed in range(seeds):
         _, X = panel(20 + seed, n=60, T=15)
         rng = np.random.default_rng(seed)
         order = rng.permutation(15)

@@ -20,8 +20,8 @@ from retrace_sde.after.residuals import (
     Aspect,
     _clearest_correlation,
     _freedom,
+    residual_check,
 )
-from retrace_sde.after.simulated import residual_check
 from retrace_sde.evidence.candidates.candidate import CandidateKind
 from retrace_sde.fit.statespace.model import StateSpace
 from retrace_sde.fit.statespace.observations import Observations

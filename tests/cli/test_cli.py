@@ -16,12 +16,13 @@ from retrace_sde.reproduce import demo as demonstration
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory):
-    """All of it, with a smaller panel of single orders; `test_json_is_machine_readable` runs it whole."""
+def demo(tmp_path_factory, shortened):
+    """All of it, with a smaller panel of single orders, averaged over briefly; `test_json_is_machine_readable` runs it whole."""
     folder = tmp_path_factory.mktemp("demo") / "out"
     with pytest.MonkeyPatch.context() as patch:
         small = partial(demonstration.Settings, own=(60, 10))
         patch.setattr(demonstration, "Settings", small)
+        shortened(patch)
         run = CliRunner().invoke(main, ["demo", "--out", str(folder)])
     assert run.exit_code == 0, (run.output, run.exception)
     return folder, run

@@ -36,7 +36,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 BASE = ["--subject", "id", "--variables", "volume", "--dt", "0.25"]
-TREATED = ["--treatment", "chemo,radio", "--t0", "0,0", "--t1", "5,1", "--draws", "50"]
+TREATED = ["--treatment", "chemo,radio", "--t0", "0,0", "--t1", "5,1", "--draws", "20"]
 
 
 def _run(*arguments: str) -> Any:
@@ -77,7 +77,7 @@ def test_rates_of_chosen_features_go_by_their_names(tables: Any) -> None:
 
 def test_effects_of_arms(tables: Any) -> None:
     run = _run(str(tables[0] / "arms.csv"), *BASE, "--arm", "arm", "--control", "untreated",
-               "--draws", "50", "--json")  # fmt: skip
+               "--draws", "20", "--json")  # fmt: skip
     assert run.exit_code == 0, run.output
     answer = json.loads(run.stdout)
     assert -9 < answer["ate"] < -7
@@ -85,7 +85,7 @@ def test_effects_of_arms(tables: Any) -> None:
     assert answer["comparison"] == ["effect of 'treated' against 'untreated' on 'volume' at t = 15"]
     assert answer["effects"][-1]["subject"].startswith("untreated")
     turned = _run(str(tables[0] / "arms.csv"), *BASE, "--arm", "arm", "--control", "treated", "--time", "day",
-                  "--draws", "50")  # fmt: skip
+                  "--draws", "20")  # fmt: skip
     assert "'untreated' against 'treated' on 'volume' at t = 15: on average +" in turned.stdout
 
 

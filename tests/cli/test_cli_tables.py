@@ -131,7 +131,7 @@ def test_what_fit_prints_says_order_direction_and_files(fitted):
         "Note",
         "Written",
     ]
-    assert "Euler's step of this length (estimator='mle') would differ" in text
+    assert "Euler's step of this length (--estimator mle) would differ" in text
     assert "The direction of time is identified" in text
     assert str(out / "report.html") in text
     assert "\x1b" not in text

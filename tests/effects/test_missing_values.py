@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import click
 import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 
 import retrace_sde as rt
-from retrace_sde.cli.common import refusing
+from retrace_sde.app.work import _choice
+from retrace_sde.cli.common import _flag, refusing
+from retrace_sde.cli.effect import effect
 from retrace_sde.effects.missing_values import with_missing_drawn
 from retrace_sde.effects.treatment import TreatmentEffect, effect_drift
 from retrace_sde.fit.subjects import SubjectFit
@@ -18,6 +21,7 @@ from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.inputs import MissingInputsError, constants_filled
 from retrace_sde.process.drift import Polynomial, TumourGrowth
 from retrace_sde.search.models.euler import EulerModel
+from retrace_sde.show.wording import in_words, speaking
 
 DT, T = 0.25, 12
 
@@ -142,9 +146,16 @@ def test_each_interface_names_its_own_way_to_fill_inputs() -> None:
     u[:, ::2] = 0.5
     u[4, 3] = np.nan
     asked = TreatmentEffect(dt=DT, permutation="shared", random_state=0)
-    with pytest.raises(MissingInputsError, match="missing_covariates='carry'"):
+    with pytest.raises(MissingInputsError, match="missing_covariates='carry'") as refused:
         asked.fit(whole, u, order=np.arange(T))
-    with pytest.raises(Exception, match="Add --missing-covariates carry"), refusing():
+    on_page = in_words(_choice, {})(str(refused.value))
+    assert "Choose “Inputs that are missing”: last value before" in on_page
+    with (
+        click.Context(effect),
+        speaking(in_words(_flag, {})),
+        pytest.raises(click.ClickException, match="Choose --missing-covariates carry"),
+        refusing(),
+    ):
         asked.fit(whole, u, order=np.arange(T))
     carried = asked.set_params(missing_covariates="carry").fit(whole, u, order=np.arange(T))
     assert np.isfinite(carried.ate()).all()
@@ -155,9 +166,9 @@ def test_the_command_takes_a_table_as_it_comes(tmp_path: Any) -> None:
 
     from retrace_sde.cli.main import main
 
-    _, seen, u = _treated(5)
+    _, seen, u = _treated(5, n=30)
     frame = pd.DataFrame({
-        "patient": np.repeat([f"p{j}" for j in range(60)], T), "visit": np.tile(range(T), 60), "a": seen[..., 0].ravel(),
+        "patient": np.repeat([f"p{j}" for j in range(30)], T), "visit": np.tile(range(T), 30), "a": seen[..., 0].ravel(),
         "b": seen[..., 1].ravel(), "drug": u.ravel(),
     })  # fmt: skip
     frame.loc[40, "drug"] = np.nan
@@ -166,5 +177,5 @@ def test_the_command_takes_a_table_as_it_comes(tmp_path: Any) -> None:
     options = ["--subject", "patient", "--time", "visit", "--treatment", "drug", "--draws", "20"]
     run = CliRunner().invoke(main, ["effect", str(tmp_path / "trial.csv"), *options])
     assert run.exit_code == 0, run.output
-    assert "59 subjects; treatment in drug" in run.output
+    assert "29 subjects; treatment in drug" in run.output
     assert "p9" in run.output

@@ -583,8 +583,9 @@ def test_single_orders_that_vuongs_statistic_leaves_open_are_called() -> None:
 # The ladder
 
 
-def test_a_hidden_velocity_turns_the_order_of_a_markov_model_round() -> None:
-    for seed in range(3):
+@pytest.mark.parametrize("seeds", [1, pytest.param(3, marks=pytest.mark.statistics)])
+def test_a_hidden_velocity_turns_the_order_of_a_markov_model_round(seeds: int) -> None:
+    for seed in range(seeds):
         X, truth = rt.simulate.shuffle(momentum(seed), random_state=seed)
         model = rt.ReTrace(n_jobs=1, random_state=0).fit(X)
         test = model.direction_

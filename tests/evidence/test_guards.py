@@ -58,6 +58,7 @@ def test_a_loop_has_no_direction_and_is_called_one(case, way, seed):
     assert abs(study().agreement(case, truth, model.order_)) > 0.6
 
 
+@pytest.mark.usefixtures("brief")
 @pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")
 @pytest.mark.parametrize("seed", ONE)
 @pytest.mark.parametrize("way", WAYS)
@@ -71,6 +72,7 @@ def test_loops_of_single_trajectories_have_no_direction(case, way, seed):
     assert model.result_.cycle
 
 
+@pytest.mark.usefixtures("brief")
 @pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")
 @pytest.mark.parametrize("seed", ONE)
 @pytest.mark.parametrize("way", OWN_WAYS)

@@ -7,9 +7,17 @@ import pandas as pd
 import pytest
 
 import retrace_sde as rt
+from retrace_sde.evidence.suspects import confirmed
 from retrace_sde.evidence.suspects.filled import filled
 from retrace_sde.evidence.suspects.isolated import find_isolated
-from retrace_sde.evidence.suspects.robust import centre_and_scale, robust_order
+from retrace_sde.evidence.suspects.robust import (
+    centre_and_scale,
+    median,
+    median_distances,
+    quantile,
+    robust_order,
+    trimmed_regression,
+)
 from retrace_sde.evidence.suspects.rows import find_rows
 from retrace_sde.evidence.suspects.tail import Tail
 from retrace_sde.evidence.suspects.whole import whole_slices, whole_trajectories
@@ -254,3 +262,72 @@ def test_a_trajectory_that_is_wrong_throughout_has_the_moments_of_the_others():
     np.testing.assert_allclose(draws.mean(axis=0), right.mean(axis=0), atol=4 * scale.max() / 63)
     np.testing.assert_allclose(np.cov(draws.T) / np.outer(scale, scale), S / np.outer(scale, scale), atol=0.12)  # fmt: skip
     np.testing.assert_array_equal(filled(x, wrong, rng)[1:], x[1:])
+
+
+def test_medians_and_quantiles_leave_out_what_is_missing():
+    """Against numpy, of arrays with and without missing values, and of rows of which nothing is known."""
+    rng = np.random.default_rng(0)
+    for shape in ((7, 6, 3), (8, 5, 2)):
+        x = rng.standard_normal(shape)
+        holes = x.copy()
+        holes[0, 0], holes[3, 2:4, 1], holes[5, ::2, 0] = np.nan, np.nan, np.nan
+        for axis in (0, 1, (0, 1), None):
+            np.testing.assert_array_equal(median(x, axis), np.median(x, axis))
+            np.testing.assert_array_equal(median(holes, axis), np.nanmedian(holes, axis))
+        at = np.quantile(x, 0.4, axis=1, method="lower")
+        np.testing.assert_array_equal(quantile(x, 0.4), at)
+        np.testing.assert_array_equal(
+            quantile(holes, 0.4), np.nanquantile(holes, 0.4, axis=1, method="lower")
+        )
+    holes[2] = np.nan
+    assert np.isnan(median(holes, 1)[2]).all()
+    assert np.isnan(quantile(holes, 0.4)[2]).all()
+
+
+def test_distances_between_slices_are_medians_over_trajectories():
+    rng = np.random.default_rng(1)
+    z = rng.standard_normal((9, 20, 3))
+    holes = z.copy()
+    holes[0, 3, :2], holes[4, 5:7, 0] = np.nan, np.nan
+    for x in (z, holes):
+        squares = np.nanmean((x[:, :, None] - x[:, None]) ** 2, axis=3)
+        np.testing.assert_allclose(median_distances(x), np.nanmedian(squares, axis=0), atol=1e-12)
+
+
+def test_the_trimmed_regression_is_least_squares_of_the_rows_that_it_keeps():
+    """Against lstsq without the rows that were put far away, which none of the ordinary ones is trimmed beside but for the share kept."""
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((1500, 3))
+    F = np.array([[0.9, 0.2, 0.0], [-0.1, 0.8, 0.1], [0.0, 0.0, 1.0]])
+    y = x @ F.T + [0.1, 0.0, -0.2] + 0.1 * rng.standard_normal(x.shape)
+    y[:60] += 50
+    B, S = trimmed_regression(y, x)
+    X = np.c_[x, np.ones(len(x))][60:]
+    least = np.linalg.lstsq(X, y[60:], rcond=None)[0]
+    np.testing.assert_allclose(B, least, atol=2e-3)
+    np.testing.assert_allclose(S, np.cov((y[60:] - X @ least).T), atol=1e-3)
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_suspects_that_are_dropped_together_would_be_dropped_one_by_one(monkeypatch, seed):
+    X = panel(seed, n=40, T=20)
+    for size, j in enumerate(range(0, 40, 3)):
+        X[j, 5 + size % 10, 2 * (size % 2)] += 0.5 * size
+    centre, scale = centre_and_scale(X)
+    z = (X - centre) / scale
+    places = [(j, k, v) for j in range(0, 40, 3) for k in range(20) for v in (None, 0, 2)]
+    kept = z.copy()
+    kept[::3, ::7] = np.nan
+    for size, j in enumerate(range(0, 40, 3)):
+        kept[j, 5 + size % 10] = np.nan
+    quick = confirmed.confirm(z, kept, places)
+    usual = confirmed._Models.usual
+
+    def none(models, suspects, levels):
+        assert any(usual(models, suspects, levels))
+        return [False] * len(suspects)
+
+    monkeypatch.setattr(confirmed._Models, "usual", none)
+    assert quick == confirmed.confirm(z, kept, places)
+    assert any(quick)
+    assert not all(quick)

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 import retrace_sde as rt
-from retrace_sde.after.simulated import residual_check
+from retrace_sde.after.residuals import residual_check
 from retrace_sde.evidence.candidates.along import CandidatesAlong
 from retrace_sde.evidence.candidates.candidate import CandidateFit
 from retrace_sde.evidence.candidates.linear_step import MARKOV

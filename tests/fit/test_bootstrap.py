@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 import retrace_sde as rt
-from retrace_sde.fit.bootstrap import bootstrap_errors
 from retrace_sde.fit.moments import moments
 from retrace_sde.fit.regression import mle
+from retrace_sde.fit.scores import bootstrap_errors
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Linear
 from retrace_sde.search.models.euler import EulerModel

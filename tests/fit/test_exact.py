@@ -139,11 +139,11 @@ NO_LOGARITHM = [(3, 21), (4, 0), (5, 1)]
 
 
 @pytest.mark.parametrize(("d", "seed"), NO_LOGARITHM)
-@pytest.mark.parametrize("ridge", [0.0, discretisation.RIDGE])
+@pytest.mark.parametrize("ridge", [0.0, discretisation.DRIFT_RIDGE])
 def test_without_a_real_logarithm_the_likelihood_is_maximised_among_sdes(
     d: int, seed: int, ridge: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(discretisation, "RIDGE", ridge)
+    monkeypatch.setattr(discretisation, "DRIFT_RIDGE", ridge)
     X = random_sde(d, seed).simulate(50, 20, 2.0, scheme="exact", random_state=seed)
     m = of_data(X, 2.0, Linear())
     found, euler = exact(m, 2.0), mle(m)

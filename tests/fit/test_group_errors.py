@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 import retrace_sde as rt
-from retrace_sde.fit.bootstrap import bootstrap_errors
 from retrace_sde.fit.moments import moments
-from retrace_sde.fit.scores import regression_sandwich
+from retrace_sde.fit.scores import bootstrap_errors, regression_sandwich
 from retrace_sde.panel.blocks import Data
 
 SDE = rt.LinearSDE([[-0.6, 0.4], [-0.4, -0.6]], np.eye(2))

@@ -9,22 +9,21 @@ from scipy.stats import multivariate_normal
 
 import retrace_sde as rt
 from retrace_sde.fit.irregular_times import Spans
-from retrace_sde.fit.statespace.ascent.climb import climb
-from retrace_sde.fit.statespace.ascent.coordinates import Ascent
+from retrace_sde.fit.statespace.ascent.climb import Ascent, climb
 from retrace_sde.fit.statespace.em import em
 from retrace_sde.fit.statespace.em_steps import exact_steps, expect
 from retrace_sde.fit.statespace.errors import Scores
-from retrace_sde.fit.statespace.gap_law import (
-    RATIOS,
-    best_shape,
-    log_weights,
-    step_log_densities,
-)
 from retrace_sde.fit.statespace.observations import MAX_CLASSES, Observations, StepClasses
 from retrace_sde.fit.statespace.parameters import Parameters, Setup, spread
 from retrace_sde.fit.statespace.smoother import states
 from retrace_sde.fit.statespace.transitions import pulled_back, step_cost, transitions
 from retrace_sde.process.sde import Gaussian
+from retrace_sde.search.models.random_gaps import (
+    RATIOS,
+    best_shape,
+    log_weights,
+    step_log_densities,
+)
 
 D, M = 3, 2
 

@@ -5,8 +5,7 @@ import pytest
 from scipy.linalg import block_diag
 
 import retrace_sde as rt
-from retrace_sde.fit.statespace.ascent.climb import climb
-from retrace_sde.fit.statespace.ascent.coordinates import Ascent
+from retrace_sde.fit.statespace.ascent.climb import Ascent, climb
 from retrace_sde.fit.statespace.ascent.scoring import FAINT, Scoring
 from retrace_sde.fit.statespace.em import em
 from retrace_sde.fit.statespace.em_steps import expect

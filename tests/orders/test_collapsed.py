@@ -7,8 +7,9 @@ from itertools import permutations
 import numpy as np
 import pytest
 
+from retrace_sde.orders.collapsed import chains
 from retrace_sde.orders.collapsed.chains import cheapest_move, draw_orders
-from retrace_sde.orders.collapsed.marginal import OrderEvidence, default_priors
+from retrace_sde.orders.collapsed.marginal import OrderEvidence, default_priors, step_posterior
 from retrace_sde.orders.prior import Prior
 
 
@@ -99,10 +100,21 @@ def test_the_cheapest_move_is_the_best_of_all_of_its_kind():
 
 def test_parameters_along_an_order_are_drawn_about_its_regression():
     x, phi = walk(6, n=200, T=4, d=2)
-    law, rng = OrderEvidence.of(x, phi).parameters(np.arange(4)), np.random.default_rng(0)
-    theta = np.linalg.lstsq(phi[:-1].reshape(-1, 3), np.diff(x, axis=0).reshape(-1, 2), rcond=None)[
-        0
-    ].T
+    rows, steps = phi[:-1].reshape(-1, 3), np.diff(x, axis=0).reshape(-1, 2)
+    law, rng = step_posterior(steps, rows, default_priors(x, phi)[0]), np.random.default_rng(0)
+    theta = np.linalg.lstsq(rows, steps, rcond=None)[0].T
     draws = [law.draw(rng) for _ in range(500)]
     np.testing.assert_allclose(np.mean([a for a, _ in draws], axis=0), theta, atol=0.02)
     np.testing.assert_allclose(np.mean([q for _, q in draws], axis=0), law.scale / (law.freedom - 3), atol=0.005)  # fmt: skip
+
+
+def test_moves_judged_all_at_once_are_those_of_the_compiled_search(monkeypatch):
+    """Of orders of several lengths, the shortest of which have no segments to turn."""
+    rng = np.random.default_rng(8)
+    for T in (3, 4, 5, 8):
+        x, phi = walk(T, n=6, T=T, d=2)
+        evidence, order = OrderEvidence.of(x, phi), rng.permutation(T)
+        quick = cheapest_move(evidence, None, order)
+        with monkeypatch.context() as patch:
+            patch.setattr(chains, "MAX_TABLE", 0)
+            assert quick == pytest.approx(cheapest_move(evidence, None, order), abs=1e-7)

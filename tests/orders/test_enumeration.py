@@ -7,10 +7,10 @@ import pytest
 from numpy.testing import assert_allclose
 
 import retrace_sde as rt
-from retrace_sde.orders.enumeration import enumerate_orders
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import TumourGrowth
 from retrace_sde.process.tumour import simulate_cohort
+from retrace_sde.search.enumerated import enumerate_orders
 
 
 def enumerated(model, panel):

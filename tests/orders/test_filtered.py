@@ -5,7 +5,6 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 
-from retrace_sde.fit.statespace.gap_law import RATIOS, log_weights
 from retrace_sde.fit.statespace.observations import Observations, StepClasses
 from retrace_sde.fit.statespace.parameters import Parameters
 from retrace_sde.fit.statespace.smoother import states
@@ -16,6 +15,7 @@ from retrace_sde.orders.hidden.own import HiddenOrders, HiddenSteps
 from retrace_sde.orders.moves.rules import Rules
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.sde import Gaussian
+from retrace_sde.search.models.random_gaps import RATIOS, log_weights
 
 D = 2
 

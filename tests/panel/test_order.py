@@ -5,6 +5,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
+from retrace_sde.io.arrays import ordered
 from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.order import Order
@@ -29,6 +30,16 @@ def make(kind):
     return Order.of(own_index(counts), Lengths(N, T, None if kind == "own" else counts))
 
 
+def along(order, values):
+    """Values (n, T, …) in an order."""
+    return ordered(values, order.index)
+
+
+def every(order, n):
+    """A row for each of n trajectories."""
+    return np.array([order.of_trajectory(j) for j in range(n)])
+
+
 @pytest.fixture(params=["shared", "own", "ragged"])
 def order(request):
     return make(request.param)
@@ -48,10 +59,9 @@ def test_the_kind_follows_from_the_array():
 
 
 def test_application_takes_each_trajectory_along_its_own(order, values):
-    found = order.apply(values)
+    found = along(order, values)
     for j in range(N):
         assert np.array_equal(found[j], values[j, order.of_trajectory(j)])
-        assert np.array_equal(order.rows(N)[j], order.of_trajectory(j))
     data = Data(values)
     assert np.array_equal(data.block(slice(None), order.index)[0], found)
     assert np.array_equal(data.block(slice(1, 3), order.index)[0], found[1:3])
@@ -63,7 +73,7 @@ def test_the_reverse_undoes_itself_and_runs_the_data_backwards(order, values):
     assert type(back) is type(order)
     assert np.array_equal(back.reversed().index, order.index)
     counts = np.full(N, T) if order.shared else order.lengths.each
-    there, here = order.apply(values), back.apply(values)
+    there, here = along(order, values), along(back, values)
     for j, m in enumerate(counts):
         assert np.array_equal(here[j, :m], there[j, :m][::-1])
         assert np.array_equal(here[j, m:], there[j, m:])
@@ -73,28 +83,28 @@ def test_the_reverse_undoes_itself_and_runs_the_data_backwards(order, values):
 
 def test_positions_are_the_inverse(order, values):
     back = Order.of(order.positions)
-    assert np.array_equal(back.apply(order.apply(values)), values)
+    assert np.array_equal(along(back, along(order, values)), values)
 
 
 def test_some_trajectories_keep_their_orders(order, values):
     rows = np.array([2, 0, 2])
     some = order.take(rows)
     assert some.shared == order.shared
-    assert np.array_equal(some.apply(values[rows]), order.apply(values)[rows])
-    assert np.array_equal(some.reversed().rows(3), order.reversed().rows(N)[rows])
+    assert np.array_equal(along(some, values[rows]), along(order, values)[rows])
+    assert np.array_equal(every(some.reversed(), 3), every(order.reversed(), N)[rows])
 
 
 @pytest.mark.parametrize("kind", ["shared", "own"])
 def test_ends_are_the_first_and_the_last(kind, values):
     order = make(kind)
-    found = order.ends(2).apply(values)
-    whole = order.apply(values)
+    found = along(order.ends(2), values)
+    whole = along(order, values)
     assert np.array_equal(found, np.concatenate([whole[:, :2], whole[:, -2:]], axis=1))
 
 
 def test_ends_of_ragged_trajectories_are_their_own(values):
     order = make("ragged")
-    found, whole = order.ends(1).apply(values), order.apply(values)
+    found, whole = along(order.ends(1), values), along(order, values)
     for j, m in enumerate(COUNTS):
         assert np.array_equal(found[j], whole[j, [0, m - 1]])
 

@@ -11,7 +11,7 @@ import pytest
 import retrace_sde as rt
 from retrace_sde.diagnosis import diagnose
 from retrace_sde.panel.blocks import Data
-from retrace_sde.panel.uninformative import Why, rounding, without_dynamics
+from retrace_sde.panel.uninformative import Why, _diffuse, _why, rounding, without_dynamics
 from retrace_sde.panel.validation import check_panel
 
 n, T = 30, 15
@@ -249,3 +249,14 @@ def test_where_rows_are_stored_does_not_decide_what_is_left_out(shared):
         panel = check_panel(Y, idle=False, ragged=not shared)
         told.add(tuple(each.index for each in panel.left_out))
     assert len(told) == 1
+
+
+def test_the_quick_look_passes_nothing_that_is_left_out():
+    """Of columns that only count and of those that move by themselves it clears some of the latter, and none of the former."""
+    rng, cleared = np.random.default_rng(5), 0
+    counting = [column for column, _ in clocks(rng).values()]
+    for column in [*counting, *variables(rng).values()]:
+        quick = bool(_diffuse(column[:24, :, None])[0])
+        cleared += quick
+        assert not quick or _why(column[:24], shared=True) is None
+    assert cleared >= 2

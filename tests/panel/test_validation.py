@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import retrace_sde as rt
-from retrace_sde.panel.validation import check_panel
+from retrace_sde.panel.validation import _half_is_wide, check_panel
 
 DT = 0.01
 
@@ -242,3 +242,17 @@ def test_precedences_are_a_list_of_pairs(pairs):
     X = np.random.default_rng(0).standard_normal((4, 5, 2))
     with pytest.raises(ValueError, match="precedences"):
         rt.ReTrace().fit(X, knowledge=rt.Knowledge(precedences=pairs))
+
+
+def test_quartiles_that_are_surely_far_apart_are():
+    """Against the quartiles themselves, of variables of which more and more values are equal."""
+    rng, found = np.random.default_rng(3), []
+    for share in (0.0, 0.2, 0.45, 0.7, 0.9):
+        x = np.where(rng.random((4000, 1)) < share, 0.0, rng.standard_normal((4000, 1)))
+        low, high = np.quantile(x, (0.25, 0.75), axis=0)
+        for least in (1e-6, 0.1, 0.5, 1.0, 1.3, 2.0):
+            sure = _half_is_wide(x, np.array([least]))
+            found.append(sure)
+            assert not sure or (high - low > least).all()
+    assert any(found)
+    assert not all(found)

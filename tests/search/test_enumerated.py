@@ -26,8 +26,7 @@ from retrace_sde.orders.draws import Chains, Draws, Stretch, random_states
 from retrace_sde.orders.prior import Prior, compiled
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine, Linear
-from retrace_sde.search.louis import louis_covariance
-from retrace_sde.search.mcem import Run, bridge
+from retrace_sde.search.mcem import Run, bridge, louis_covariance
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.models.hidden import HiddenModel
 

@@ -123,7 +123,7 @@ def test_parameters_of_many_known_steps_are_drawn_near_the_truth():
     order = np.arange(10)
     sampler = Gibbs(model, Priors.of(model), rng)
     law = model.law(model.fit(order))
-    laws = [sampler.redraw(order, law)[1] for _ in range(50)]
+    laws = [sampler.redraw(order, law)[0] for _ in range(50)]
     theta = np.mean([each.step.coefficients for each in laws], axis=0)
     H = np.mean([each.step.diffusion for each in laws], axis=0)
     np.testing.assert_allclose(theta, law.step.coefficients, atol=0.01)

@@ -11,7 +11,7 @@ from retrace_sde.panel.schedule import off_schedule, on_schedule
 from retrace_sde.process.drift import Affine, Driven
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.models.hidden import HiddenModel
-from retrace_sde.search.models.random_gaps import RandomGapModel
+from retrace_sde.search.models.random_gaps import RandomGapModel, SummedGapModel
 
 A, C, H = np.array([[-1.0, 0.5], [-0.3, -1.2]]), np.array([0.3, 0.1]), 0.25 * np.eye(2)
 B = np.array([[0.8], [-0.4]])
@@ -158,7 +158,7 @@ def test_unknown_gaps_of_own_orders_are_summed_out(n):
     assert_covered(model)
     problem = EulerModel(Data(X, n_jobs=1), 0.2, Affine())
     drawn = RandomGapModel.unknown(problem, noise=0.0)
-    assert drawn.summed
+    assert isinstance(drawn, SummedGapModel)
     fitted = drawn.fit(np.tile(np.arange(8), (n, 1)), final=True)
     assert 1.0 < fitted.law.shape < 4.0  # of 7 n gaps of which none is seen
 

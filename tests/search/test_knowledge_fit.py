@@ -32,10 +32,11 @@ def noisy_stamps(truth, slots, seed):
     return (place + slots * np.random.default_rng(seed).standard_normal(place.shape)) * DT
 
 
-@pytest.mark.parametrize("slots", [1.0, 3.0])
-def test_a_shared_order_is_better_than_sorting_by_noisy_timestamps(slots):
+@pytest.mark.parametrize("slots", [pytest.param(1.0, marks=pytest.mark.statistics), 3.0])
+@pytest.mark.parametrize("seeds", [2, pytest.param(4, marks=pytest.mark.statistics)])
+def test_a_shared_order_is_better_than_sorting_by_noisy_timestamps(slots, seeds):
     gains = []
-    for seed in range(4):
+    for seed in range(seeds):
         X, truth = stationary(2, 30, 5, "shared", seed)
         stamps = noisy_stamps(truth, slots, seed)
         known = rt.Knowledge(timestamps=stamps, timestamp_error=slots * DT)

@@ -17,16 +17,24 @@ from retrace_sde.fit.moments import Frequencies, Statistics, moments, statistics
 from retrace_sde.fit.regression import regression_errors
 from retrace_sde.fit.start_law import start_log_densities
 from retrace_sde.metrics import kendall_tau, mean_absolute_error
-from retrace_sde.orders.convergence import convergence
 from retrace_sde.orders.costs import transition_costs
 from retrace_sde.orders.draws import Chains, Draws, Stretch
 from retrace_sde.orders.own import EulerLaw
 from retrace_sde.panel.blocks import Data, in_order
 from retrace_sde.process.drift import Affine, Linear
-from retrace_sde.search.louis import _crossed, _squares, floored_inverse, louis_covariance
-from retrace_sde.search.mcem import MONTE_CARLO_TOLERANCE, Run, _mean, bridge, run
+from retrace_sde.search.mcem import (
+    MONTE_CARLO_TOLERANCE,
+    Run,
+    _crossed,
+    _mean,
+    _squares,
+    bridge,
+    floored_inverse,
+    louis_covariance,
+    run,
+)
 from retrace_sde.search.models.euler import EulerModel
-from retrace_sde.search.posterior import order_posterior
+from retrace_sde.search.posterior import convergence, order_posterior
 
 DT = 0.01
 

@@ -1,7 +1,7 @@
 """Tests of the residuals: seven questions, each with an answer and what to do about it.
 
 Under the model the whitened residuals are independent standard Gaussians. The questions: does one depend on the last
-(`explanation` says which candidate model explains it), does their spread change along the order or with the state, are their
+(`explain` says which candidate model explains it), does their spread change along the order or with the state, are their
 tails heavy, are some trajectories outliers, do all trajectories move together at some position, and do paths simulated from the
 fit look like those observed. A question counts as failed where the deviation is significant at `RESIDUAL_LEVEL` *and* large enough to
 matter. What is decided is in the fields; sentences are made from them.
@@ -11,6 +11,7 @@ Limits: where each trajectory has its own, uncertain order, residuals along one 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -18,13 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from retrace_sde.after.explanation import explain
-from retrace_sde.after.steps import Steps
+from retrace_sde.after.steps import RESIDUAL_SAMPLE, Steps, steps_of, tested_rows
 from retrace_sde.evidence.candidates.candidate import CandidateKind
-from retrace_sde.evidence.candidates.prediction import least_squares
-from retrace_sde.evidence.candidates.registry import candidate
+from retrace_sde.evidence.candidates.penalty import Block, penalty
+from retrace_sde.evidence.candidates.prediction import least_squares, markov_prediction
+from retrace_sde.evidence.candidates.registry import CANDIDATES, candidate
+from retrace_sde.fit.euler import euler_paths
 from retrace_sde.io.arrays import Array, Indices, Mask
-from retrace_sde.panel.blocks import evenly
+from retrace_sde.panel.blocks import evenly, in_order, to_numpy
 from retrace_sde.process.tails import (
     chi2_sf,
     f_sf,
@@ -35,6 +37,8 @@ from retrace_sde.process.tails import (
     t_ppf,
     t_sf,
 )
+from retrace_sde.search.model import Fit
+from retrace_sde.search.protocols import Model
 
 RESIDUAL_LEVEL = 0.005
 """Significance level of each of the seven tests: on data of the model itself one of them fails in less than 4 % of panels."""
@@ -191,8 +195,7 @@ def check_residuals(steps: Steps, simulated: Array, *, shared: bool) -> Residual
 
 def _quantiles(x: Array, at: Any) -> Array:
     """Along the first axis; numpy's for missing values goes column by column, and slowly."""
-    found: Array = (np.nanquantile if np.isnan(x).any() else np.quantile)(x, at, axis=0)
-    return found
+    return (np.nanquantile if np.isnan(x).any() else np.quantile)(x, at, axis=0)
 
 
 def untested(n: int) -> ResidualCheck:
@@ -457,3 +460,79 @@ _PASSED: dict[Aspect, Sentence] = {
         f"Simulated paths look like the observed ones ({v.statistic:.0%} inside their 90 % band)."
     ),
 }
+
+
+MIN_PREDICTED_STEPS = 4
+"""Steps of a trajectory without which candidates are not compared."""
+
+
+def explain(steps: Steps, level: float) -> tuple[str | None, float]:
+    """The kind of the candidate that the steps ask for, and its p-value; None where no gain is significant at `level`."""
+    y = steps.response
+    if y is None or not steps.regular or y.shape[1] < MIN_PREDICTED_STEPS:
+        return None, 1.0
+    n, S, _ = y.shape
+    base = markov_prediction(steps)
+    predictions = {
+        each.kind: found for each in CANDIDATES if (found := each.predict(steps)) is not None
+    }
+    evidence: dict[str, float] = {}
+    p_values: dict[str, float] = {}
+    for kind, found in predictions.items():
+        gain = (found.log_likelihood - base) * (1 - found.chance)
+        p = float(chi2_sf(2 * max(gain, 0.0), found.parameters))
+        p_values[kind] = min(1.0, len(predictions) * p)
+        if p_values[kind] < level:
+            evidence[kind] = gain - penalty(Block(found.parameters, n * (S - 1)))
+    for kind in list(evidence):
+        if any(other in evidence for other in predictions[kind].yields_to):
+            del evidence[kind]
+    if not evidence:
+        return None, min(p_values.values(), default=1.0)
+    best = max(evidence, key=lambda kind: evidence[kind])
+    return best, p_values[best]
+
+
+def residual_check(
+    model: Model, found: Fit, rng: np.random.Generator, levels: Array | None = None
+) -> ResidualCheck:
+    """The residuals of a fit, and paths simulated from it beside those observed; `levels` (n, d): random intercepts removed."""
+    steps = steps_of(model, found, levels)
+    # Of variables that no trajectory has at some position.
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
+        return check_residuals(
+            steps, simulated_paths(model, found, steps, rng), shared=found.ordering.shared
+        )
+
+
+def tested_part(model: Model, found: Fit) -> tuple[Model, Fit, Indices]:
+    """The part of a fit to observed states that the residual tests use, and its trajectories: a copy, which can be tested later."""
+    rows = tested_rows(model.data.shape)
+    along = found.ordering.take(rows).index
+    few = replace(found, order=along, gaps=found.gaps.take(rows), reverse=None)
+    return model.some(len(rows)), few, rows
+
+
+BAND_PATHS = 400
+"""Simulated paths behind a band; fewer for large panels."""
+
+
+def simulated_paths(model: Model, found: Fit, steps: Steps, rng: np.random.Generator) -> Array:
+    """Some paths (m, T, d) from the fit, m a multiple of the trajectories used; observation noise included."""
+    times = min(-(-BAND_PATHS // len(steps.rows)), max(1, 4 * RESIDUAL_SAMPLE // steps.states.size))
+    rows = np.tile(steps.rows, times)
+    _, T, d = model.data.shape
+    order = found.ordering.take(rows).index
+    u = model.data.covariates
+    u = None if u is None else to_numpy(in_order(to_numpy(u)[rows], order))
+    hidden = model.states_hidden
+    states = found.states if hidden and found.states is not None else None
+    x = np.tile(steps.states[:, 0], (times, 1)) if states is None else states[rows, 0]
+    gaps = found.gaps.take(rows).rows(len(rows), T)
+    paths = np.concatenate([x[:, None], euler_paths(found.step, x, u, gaps, rng)], axis=1)
+    if hidden:
+        lower = np.linalg.cholesky(
+            found.law.R + 1e-12 * np.trace(found.law.R) * np.eye(d) + 1e-300 * np.eye(d)
+        )
+        paths = paths + rng.standard_normal(paths.shape) @ lower.T
+    return paths

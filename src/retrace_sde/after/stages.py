@@ -18,23 +18,23 @@ import numpy as np
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import evenly, pick, to_numpy
 
-MIN_SUBJECTS, MIN_SLICES, MAX_SUBJECTS = 10, 6, 2000
+MIN_STAGE_SUBJECTS, MIN_STAGE_SLICES, MAX_STAGE_SUBJECTS = 10, 6, 2000
 """Sizes between which stages are looked for: a course is estimated from many subjects, and takes time."""
 
-MOVE_TOGETHER = 0.8
+MIN_TOGETHER = 0.8
 """Share of subjects whose last value lies to the same side of their first, below which there is no common course."""
 
 MAX_UNEXPLAINED = 0.1
 """Share of the variance between subjects that shifts may leave. Measured on 5 panels each: growth that subjects enter at stages .02 to .03,
 transients, trends, onsets, levels and rest .23 to .93."""
 
-MIN_NATS = 10.0
+MIN_STAGE_NATS = 10.0
 """By which shifts must be better than intercepts."""
 
 COURSE_ROUNDS, COURSE_POINTS, TRIED_PER_STEP = 8, 80, 4
 """Rounds of course and shifts, points of the course, and shifts that are tried for each step."""
 
-FEW_SUBJECTS, FEW_SLICES, FEW_ROUNDS, HOPELESS, MAYBE_TOGETHER = 60, 30, 2, 0.2, 0.6
+PROBED_SUBJECTS, PROBED_SLICES, PROBED_ROUNDS, HOPELESS, MAYBE_TOGETHER = 60, 30, 2, 0.2, 0.6
 """Subjects, slices and rounds by which a large panel is looked at first, and the share left unexplained from which no others are: it
 differs by at most .03 from that of all rounds on the whole panel where that is below .2 (6 courses, n from 30 to 500, T from 40 to 250, 3 panels each).
 Nor are others where fewer than .6 of those subjects move together: .8 of all would be four standard errors away."""
@@ -54,10 +54,10 @@ def time_shifts(values: Any, order: Indices) -> list[Course | None]:
     """Of each variable of values (n, T, d) along a time order; None where subjects do not seem to be at different stages of one course."""
     n, T, d = values.shape
     nothing: list[Course | None] = [None] * d
-    if not MIN_SUBJECTS <= n <= MAX_SUBJECTS or T < MIN_SLICES:
+    if not MIN_STAGE_SUBJECTS <= n <= MAX_STAGE_SUBJECTS or T < MIN_STAGE_SLICES:
         return nothing
-    some = to_numpy(pick(values, evenly(n, FEW_SUBJECTS), 0))
-    few = some[:, order[evenly(T, FEW_SLICES)]]
+    some = to_numpy(pick(values, evenly(n, PROBED_SUBJECTS), 0))
+    few = some[:, order[evenly(T, PROBED_SLICES)]]
     if few.size < n * T * d and not any(_promising(few[:, :, k]) for k in range(d)):
         return nothing  # large panels are not read as a whole
     x = to_numpy(values)
@@ -69,7 +69,7 @@ def time_shifts(values: Any, order: Indices) -> list[Course | None]:
 def _promising(few: Array) -> bool:
     """A part of one variable does not rule out stages."""
     moving = few.std() > 0 and _together(few) >= MAYBE_TOGETHER
-    return moving and _shifted(few, FEW_ROUNDS).unexplained <= HOPELESS
+    return moving and _shifted(few, PROBED_ROUNDS).unexplained <= HOPELESS
 
 
 def _together(x: Array) -> float:
@@ -81,10 +81,10 @@ def _together(x: Array) -> float:
 
 def _course(x: Array) -> Course | None:
     """Of one variable (n, T)."""
-    if _together(x) < MOVE_TOGETHER:
+    if _together(x) < MIN_TOGETHER:
         return None
     found = _shifted(x, COURSE_ROUNDS)
-    return found if found.unexplained <= MAX_UNEXPLAINED and found.gain >= MIN_NATS else None
+    return found if found.unexplained <= MAX_UNEXPLAINED and found.gain >= MIN_STAGE_NATS else None
 
 
 def _shifted(x: Array, rounds: int) -> Course:

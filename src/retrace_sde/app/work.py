@@ -27,14 +27,14 @@ from retrace_sde.io.dialect import NOTES_KEY, WRITTEN_KEY
 from retrace_sde.io.files import SHEETS_KEY, read_table
 from retrace_sde.io.writing import write_table
 from retrace_sde.panel.blocks import evenly, to_numpy
-from retrace_sde.panel.inputs import MissingInputsError
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.validation import collected_warnings
 from retrace_sde.progress import Progress, report, reporting, told
-from retrace_sde.recovery import Recovery, recover
+from retrace_sde.recovery import Options, Recovery, recover
 from retrace_sde.show.figures import orders_drawn
 from retrace_sde.show.report import write_report
 from retrace_sde.show.verdicts import verdicts
+from retrace_sde.show.wording import in_words, reworded, speaking
 
 MAX_LINES, MAX_GROUPS, MAX_SLICES_MOVING = 6, 6, 60
 """Variables, subjects and slices, at most, that are seen moving into order."""
@@ -136,6 +136,37 @@ class Desk:
         return plain({**_answer(found, cautions), "steps": steps})
 
 
+CHOICES = {
+    "time": "the role time",
+    "covariates": "the role input",
+    "missing_covariates": "“Inputs that are missing”: {}",
+    "common_shocks": "“Shocks, plates or batches that all subjects share”: {}",
+}
+"""Settings that the page offers, by what it calls them."""
+
+VALUES = {
+    "carry": "last value before",
+    "auto": "remove if a test finds them",
+    "True": "remove",
+    "False": "leave",
+}
+"""Values that it calls otherwise."""
+
+PYTHON_WORDS = {
+    "share=True": "share.html",
+    "Knowledge(first=…, precedences=…)": "“First slice”",
+}
+"""What the page calls otherwise."""
+
+
+def _choice(name: str, value: str | None) -> str | None:
+    """A setting as the page has it; as Python has it where the page does not. None: no setting, but something in the table."""
+    if name in CHOICES:
+        return CHOICES[name].replace("{}", VALUES.get(value or "", value or ""))
+    asked = f"{name}=" if value is None else f"{name}={value!r}"
+    return f"{asked} (in Python)" if name in Options.__annotations__ else None
+
+
 def _page_notes(frame: pd.DataFrame) -> list[str]:
     """How the table was read; of sheets the page has a choice of its own."""
     return [] if SHEETS_KEY in frame.attrs else frame.attrs.get(NOTES_KEY, [])
@@ -217,7 +248,7 @@ TASKS: dict[str, Callable[[Desk, Message], Message]] = {
 def serve(tasks: Connection, folder: str) -> None:
     """Do tasks until the other end hangs up; whatever comes meanwhile asks for what there is."""
     _bound_memory()
-    desk = Desk(Path(folder))
+    desk, words = Desk(Path(folder)), in_words(_choice, PYTHON_WORDS)
 
     def tell(step: Progress) -> None:
         tasks.send({
@@ -237,11 +268,11 @@ def serve(tasks: Connection, folder: str) -> None:
             desk.forget()
             continue
         try:
-            with reporting(tell):
-                answer = TASKS[task["task"]](desk, task)
+            with reporting(tell), speaking(words):
+                answer = reworded(TASKS[task["task"]](desk, task))
             tasks.send({"kind": "done", "task": task["task"], "answer": answer})
         except (MemoryError, ValueError, OSError) as error:
-            tasks.send({"kind": "failed", "text": _sentence(error, task)})
+            tasks.send({"kind": "failed", "text": words(_sentence(error, task))})
 
 
 def _sentence(error: Exception, task: Message) -> str:
@@ -253,8 +284,6 @@ def _sentence(error: Exception, task: Message) -> str:
         text = (
             f"The computation broke down ({error}): a variable barely varies or depends on others."
         )
-    elif isinstance(error, MissingInputsError):
-        text = f"{error.finding} Choose under “Inputs that are missing” how to fill them, or leave that column out."
     text = text.replace(str(task["path"]), str(task.get("name", "the file")))
     return text[:1].upper() + text[1:]
 

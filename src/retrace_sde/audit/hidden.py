@@ -219,16 +219,24 @@ def _informed(
     panel: Panel, times: Array, halves: tuple[Indices, Indices], seed: int
 ) -> Recovered | None:
     """Either half learns from the other, whose orders are known; None where these are too few to fit."""
+    before = learned_pairs(panel, times, halves, {**LEARNING, "random_state": seed})
+    return None if before is None else Recovered(before, "right")
+
+
+def learned_pairs(
+    panel: Panel, ranks: Array, halves: tuple[Indices, Indices], settings: dict[str, Any]
+) -> Array | None:
+    """P[j, a, b] that a came before b, either half judged by a fit to the other, whose ranks are known; None: too few to fit."""
     n, T, _ = panel.values.shape
     before = np.full((n, T, T), np.nan)
     for known, hidden in (halves, halves[::-1]):
-        model = ReTrace(**LEARNING, random_state=seed)
+        model = ReTrace(**settings)
         try:
-            model.fit(panel._of(known), knowledge=Knowledge(blocks=times[known]))
+            model.fit(panel._of(known), knowledge=Knowledge(blocks=ranks[known]))
             before[hidden] = model.precedence(panel._of(hidden))
         except ValueError:
             return None
-    return Recovered(before, "right")
+    return before
 
 
 # -- what they recover -------------------------------------------------------------------------------------

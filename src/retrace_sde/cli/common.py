@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from retrace_sde.show.wording import in_words, reworded, speaking, worded
+
 if TYPE_CHECKING:
     import pandas as pd
 
-# Only click is imported here: a command that asks for more gets it when it runs, and `--help` answers at once.
+# Only click and words are imported here: a command that asks for more gets it when it runs, and `--help` answers at once.
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -36,7 +38,7 @@ class OneLine(click.Group):
             _speak_plainly(stream)
         output = sys.stdout
         try:
-            with _ended_by_signals():
+            with _ended_by_signals(), speaking(in_words(_flag, PYTHON_WORDS)):
                 code = super().main(*args, **{**kwargs, "standalone_mode": False})
             sys.stdout.flush()  # here, where a full disk or a closed pipe can still be answered
         except click.exceptions.NoArgsIsHelpError as error:
@@ -123,8 +125,31 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-MISSING_INPUTS = "Add --missing-covariates carry (the last value before holds on) or --missing-covariates interpolate, or leave that column out."
-"""What to do about missing inputs, in a command."""
+def _flag(name: str, value: str | None) -> str | None:
+    """A setting as the command that runs takes it, `outliers='keep'` as `--outliers keep`; None where it has no such flag.
+
+    `retrace diagnose` speaks of the fit that comes next.
+    """
+    context, flag = click.get_current_context(silent=True), f"--{name.replace('_', '-')}"
+    command = None if context is None else context.command
+    if context is not None and context.info_name == "diagnose":
+        command = context.find_root().command.get_command(context, "fit")  # type: ignore[attr-defined]
+    for option in () if command is None else command.params:
+        if isinstance(option, click.Option) and flag in option.opts:
+            truth = {"True": "" if option.is_flag else "yes", "False": "no", "None": "none"}
+            return f"{flag} {truth.get(value or '', value or '')}".rstrip()
+    return None
+
+
+PYTHON_WORDS = {
+    "Knowledge(first=…, precedences=…)": "--first, --before",
+    "Pass the order if it is known": "Name the column of times with --time if they are known",
+    "direction='both'": "--both-directions",
+    "T0= and T1=": "--t0 and --t1",
+    "permutation='shared'": "--slice",
+    "permutation='independent'": "--independent",
+}
+"""What a command calls otherwise than by a flag of the same name."""
 
 
 @contextmanager
@@ -132,19 +157,15 @@ def refusing() -> Iterator[None]:
     """Data that cannot be used become one clear line, whatever part of the package refused them."""
     from numpy.linalg import LinAlgError
 
-    from retrace_sde.panel.inputs import MissingInputsError
-
     try:
         yield
-    except MissingInputsError as error:
-        raise click.ClickException(f"{error.finding} {MISSING_INPUTS}") from None
     except LinAlgError as error:
         raise click.ClickException(
             f"the computation broke down ({error}): a variable barely varies or depends on others; "
             "`retrace diagnose` may tell which."
         ) from None
     except (ValueError, OSError, OverflowError) as error:
-        raise click.ClickException(str(error)) from None
+        raise click.ClickException(worded(str(error))) from None
     except MemoryError:
         raise click.ClickException("the data do not fit into memory.") from None
 
@@ -172,9 +193,9 @@ def give(answer: Mapping[str, Any], lines: Iterable[tuple[str, str]], *, as_json
     if as_json:
         from retrace_sde.io.answers import plain
 
-        click.echo(json.dumps(plain(answer), allow_nan=False))
+        click.echo(json.dumps(reworded(plain(answer)), allow_nan=False))
         return
-    shown = list(lines)
+    shown = [(label, worded(text)) for label, text in lines]
     width = max(11, *(len(label) + 2 for label, _ in shown))
     for label, text in shown:
         say(label, text, width=width)

@@ -28,12 +28,7 @@ from retrace_sde.cli.common import (
     working,
 )
 from retrace_sde.effects.missing_values import affine_in_state
-from retrace_sde.effects.treatment import (
-    OutsideSupportError,
-    TreatmentEffect,
-    UndeterminedDirectionError,
-    effect_drift,
-)
+from retrace_sde.effects.treatment import TreatmentEffect, effect_drift
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.deferred import pd
 from retrace_sde.panel.inputs import filled_inputs
@@ -46,15 +41,6 @@ SUBJECT_KINDS = ("auto", "alike", "levels", "fixed")
 
 MOST_MISSED = 4
 """Visits after empty ones are laid out, as a multiple of those that took place, at most: beyond, --dt is not their step."""
-
-COMMAND_ADVICE = (
-    "Name the column of times with --time if they are known, or ask for both answers with "
-    "--both-directions."
-)
-
-SUPPORT_ADVICE = (
-    "Name them with --t0 and --t1, or extrapolate by the model alone with --outside-support allow."
-)
 
 
 @click.command()
@@ -137,17 +123,11 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
         known = {name: _known_order(panel, dt) for name, panel in panels.items()}
         orders = None if any(each is None for each in known.values()) else known
         data = panels if arm is not None else panels[""]
-        try:
-            model.fit(data, order=orders if orders is None or arm is not None else orders[""])
-        except UndeterminedDirectionError as error:
-            raise ValueError(f"{error.finding} {COMMAND_ADVICE}") from None
+        model.fit(data, order=orders if orders is None or arm is not None else orders[""])
         begin("effects")
         asked = {"T0": _value(t0, arm), "T1": _value(t1, arm), "horizon": horizon}
         ways = [each for each in (model, model.alternative_) if each is not None]
-        try:
-            answers = [_answer(each, asked, draws) for each in ways]
-        except OutsideSupportError as error:
-            raise ValueError(f"{error.finding} {SUPPORT_ADVICE}") from None
+        answers = [_answer(each, asked, draws) for each in ways]
         begin("assumptions")
         assumed = _assumed(model, asked, draws)
         begin("writing")
@@ -320,7 +300,7 @@ def _assumed(model: TreatmentEffect, asked: dict[str, Any], draws: int) -> dict[
         "assumptions": list(model.assumptions_),
         "confounding": None if test is None else {
             "p_value": test.p_value, "rejected": test.rejected, "random": test.random, "fixed": test.fixed,
-            "verdict": test.sentence("--subjects fixed"),
+            "verdict": test.verdict,
         },
         "sensitivity": {
             "to_zero": found.to_zero, "to_doubt": found.to_doubt, "spread": found.spread, "text": str(found).splitlines(),

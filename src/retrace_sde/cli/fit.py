@@ -43,6 +43,7 @@ from retrace_sde.panel.knowledge import Knowledge
 from retrace_sde.recovery import Recovery, recover
 from retrace_sde.result import ReTraceResult
 from retrace_sde.show.verdicts import placement
+from retrace_sde.show.wording import reworded
 
 RESULTS = ("parameters.json", "report.html", "result.npz")
 """What a fit writes besides the table in order."""
@@ -228,7 +229,7 @@ def fit(file: Path, dt: float | None, order_known: str | None, bootstrap: int | 
         begin("sampling orders")
         table = found.ordered
         begin("writing")
-        answer = {**found.parameters, "file": file_name(file)}
+        answer = {**reworded(found.parameters), "file": file_name(file)}
         form = text_form(frame, out_format)
         title = None if share else file_name(file)
         with whole_or_nothing(out) as folder:

@@ -80,10 +80,6 @@ class ConfoundingTest:
 
     @property
     def verdict(self) -> str:
-        return self.sentence("subjects='fixed'")
-
-    def sentence(self, switch: str) -> str:
-        """The verdict, naming the switch of an interface."""
         both = "; ".join(
             f"{a:+.4g} with random intercepts, {b:+.4g} with fixed effects"
             for a, b in zip(self.random, self.fixed, strict=True)
@@ -91,7 +87,7 @@ class ConfoundingTest:
         p = f"Hausman-type test, p = {self.p_value:.2g}"
         if not self.rejected:
             return f"No evidence that subjects' levels are correlated with their treatment ({p}): {both}."
-        advice = "fixed effects are used" if self.used == "fixed" else f"use {switch}"
+        advice = "fixed effects are used" if self.used == "fixed" else "use subjects='fixed'"
         return f"Subjects' levels are correlated with their treatment ({p}): {both}; {advice}."
 
 

@@ -39,7 +39,7 @@ class OutsideSupportError(AdvisedError):
     True
     """
 
-    advice = "To extrapolate all the same, by the model alone, pass outside_support='allow'."
+    advice = "Name them with T0= and T1=, or extrapolate by the model alone with outside_support='allow'."
 
 
 @dataclass(frozen=True)

@@ -63,15 +63,15 @@ SUBJECTS_AT_ONCE = 500
 VOLUME = re.compile(r"(?i)volume|tumou?r")
 """Names of a variable that drift="auto" takes for the volume of a tumour."""
 
-TUMOUR_IS_COMPLETE = "Missing values cannot be integrated out of the tumour model: use drift='affine' (--drift affine), or leave out those slices."
+TUMOUR_IS_COMPLETE = "Missing values cannot be integrated out of the tumour model: use drift='affine', or leave out those slices."
 """Why a tumour's missing values are refused, and what to do."""
 
 NAMED_AT_MOST = 3
 """Subjects that an answer rests on and that a sentence names."""
 
 FIXED_NEEDS_CHANGE = (
-    "subjects='fixed' (--subjects fixed) compares each subject with itself, so a treatment must change within subjects; here {}. "
-    "Use subjects='levels' (--subjects levels)."
+    "subjects='fixed' compares each subject with itself, so a treatment must change within subjects; here {}. "
+    "Use subjects='levels'."
 )
 
 __all__ = ["OutsideSupportError", "TreatmentEffect", "UndeterminedDirectionError"]

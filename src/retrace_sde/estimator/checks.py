@@ -55,7 +55,7 @@ TRAJECTORIES_SAMPLED = 200
 MIN_NOISE_SHARE = 1e-22
 """Share of a variable's variance in a step's noise below which it is rounding, which leaves some 1e-30."""
 
-MIN_SINGULAR_RATIO = 1e-6
+MIN_DIFFUSION_RATIO = 1e-6
 """Smallest singular value of standardised variables, relative to the largest, whose square exceeds rounding."""
 
 MAX_NEGATIVE_SHARE = 0.05
@@ -337,7 +337,7 @@ def no_diffusion(panel: Panel, k: int | None = None) -> str:
         )
     x = to_numpy(panel.values).reshape(-1, len(panel.names))
     named, share = least_combination(x[~np.isnan(x).any(axis=1)], panel.names)
-    if len(panel.names) > 1 and share < MIN_SINGULAR_RATIO:
+    if len(panel.names) > 1 and share < MIN_DIFFUSION_RATIO:
         return (
             f"variables {named} are linearly dependent but for {share:.0e} of their spread, so their diffusion is singular: "
             "drop one of them."

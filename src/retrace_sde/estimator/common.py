@@ -125,8 +125,7 @@ class CommonPart:
 def lifted(deviations: Array, path: MeanPath, order: Indices | None = None) -> Array:
     """Deviations (…, T, d) along an order as values of trajectories, in the units of the fit."""
     means = path.means if order is None else path.means[order]
-    found: Array = deviations * np.sqrt((path.n - 1) / path.n) + means
-    return found
+    return deviations * np.sqrt((path.n - 1) / path.n) + means
 
 
 def mean_path_of(panel: Panel, units: Units, drift: Drift) -> MeanPath:

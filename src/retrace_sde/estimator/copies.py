@@ -37,7 +37,7 @@ MAX_SETS_NAMED = 3
 FALSE_ALARM = 1e-3
 """Probability with which some pair of independent Gaussian trajectories is taken for copies."""
 
-MAX_NUMBERS, MAX_COMPARED = 64, 5000
+MAX_COMPARED_NUMBERS, MAX_COMPARED = 64, 5000
 """Numbers of each trajectory that are compared, at most, and trajectories."""
 
 MAX_NEIGHBOURS, MAX_PAIRS = 8, 5000
@@ -46,7 +46,7 @@ MAX_NEIGHBOURS, MAX_PAIRS = 8, 5000
 FEW = 500
 """Trajectories up to which all distances are computed, and scipy's tree is asked (and imported, 30 ms) only where some are small."""
 
-MIN_TRAJECTORIES, TRAJECTORIES_PER_COMPONENT, MAX_COMPONENTS = 6, 3, 12
+MIN_COMPARED, TRAJECTORIES_PER_COMPONENT, MAX_COMPONENTS = 6, 3, 12
 """Trajectories without which distances have no distribution, those for each component, and components that are enough."""
 
 MIN_COMPONENT = 1e-2
@@ -116,7 +116,7 @@ def _listed(names: list[str], most: int = 6) -> str:
 def near_copies(data: Data, *, shared: bool) -> Indices | None:
     """Numbers (n,) of the trajectories' copies: equal for copies of one another. None: there are none, or no telling."""
     n = data.shape[0]
-    if data.lazy or not MIN_TRAJECTORIES <= n <= MAX_COMPARED:
+    if data.lazy or not MIN_COMPARED <= n <= MAX_COMPARED:
         return None
     x, units, told = _numbers(data, shared=shared)
     if not x.size:
@@ -165,7 +165,7 @@ def _numbers(data: Data, *, shared: bool) -> tuple[Array, Array, Indices]:
     Of a shared order they are values at the same slices; of own orders, where a row has no counterpart, sorted values.
     """
     _, T, d = data.shape
-    size = max(3, MAX_NUMBERS // d)
+    size = max(3, MAX_COMPARED_NUMBERS // d)
     if shared:
         x = data.slices(evenly(T, size)).transpose(1, 0, 2)
     else:
@@ -189,7 +189,8 @@ def _unit(values: Array) -> float:
     gaps = np.diff(found)
     gaps = gaps[gaps > 1e-9 * gaps.sum()]
     multiples = gaps / gaps.min()
-    return float(gaps.min()) if np.allclose(multiples, np.round(multiples), rtol=1e-6) else 0.0
+    whole = np.round(multiples)
+    return float(gaps.min()) if (np.abs(multiples - whole) <= 1e-8 + 1e-6 * whole).all() else 0.0
 
 
 def _moves(x: Array) -> tuple[Array, Array, Array]:

@@ -184,8 +184,7 @@ class Fitted:
             return self.result_._repr_html_()
         from sklearn.utils import estimator_html_repr
 
-        found: str = estimator_html_repr(self)
-        return found
+        return estimator_html_repr(self)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         """What Jupyter asks for first."""

@@ -51,19 +51,18 @@ from retrace_sde.search.enumerated import (
     posterior_of_others,
 )
 from retrace_sde.search.gibbs import own_posterior, shared_draws
-from retrace_sde.search.louis import louis_errors
-from retrace_sde.search.mcem import Averaged, Run, average, run
+from retrace_sde.search.mcem import Averaged, Run, average, louis_errors, run
 from retrace_sde.search.model import Fit, Round
 from retrace_sde.search.posterior import OrderPosterior, order_posterior, shared_posterior
 from retrace_sde.search.protocols import Model, SharedOrders
 from retrace_sde.search.space import Own, Shared, Space
 
-CERTAIN = 0.99
+MIN_AGREEMENT = 0.99
 """Share of neighbours that the posterior must agree on for one best order to be good enough: a wrong step is shorter than
 the true one by its whole length at most, so that H shrinks by less than a hundredth."""
 
-HARDLY = 0.95
-"""The same for levels, which are not averaged: below, H is too small by more than hardly anything, a twentieth."""
+MIN_AGREEMENT_OF_SUBJECTS = 0.95
+"""The same for random intercepts and rates, which are not averaged over orders: below, H is biased low by more than 5 %."""
 
 POSTERIOR_NUMBERS = 20_000_000
 """Numbers (n T²) up to which a fit computes position probabilities; beyond, a subset is diagnosed."""
@@ -199,16 +198,16 @@ def _fit_own(model: Model, space: Space, options: Options, rng: np.random.Genera
         outcome = _of_found(model, found, options, rng, cycle=loops(model, found.better))
         return (
             outcome
-            if sure >= HARDLY
+            if sure >= MIN_AGREEMENT_OF_SUBJECTS
             else replace(outcome, cautions=(*outcome.cautions, _uncertain(options.subjects, sure)))
         )
     said = f"the posterior agrees with {sure:.1%} of the neighbours in the best orders"
-    if sure >= CERTAIN and not model.averages:
+    if sure >= MIN_AGREEMENT and not model.averages:
         cycle, note = loops(model, found.better), "The orders are certain"
         outcome = _of_found(model, found, options, rng, cycle=cycle)
     else:
         outcome = _averaged(model, found.better, searched, options, rng)
-        unsure = "gaps are not known" if sure >= CERTAIN else "orders are uncertain"
+        unsure = "gaps are not known" if sure >= MIN_AGREEMENT else "orders are uncertain"
         note = f"The {unsure}, so the parameters average over them"
     return replace(outcome, notes=(*outcome.notes, f"{note}: {said}."))
 

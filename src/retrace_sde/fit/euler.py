@@ -29,8 +29,7 @@ class Euler:
     def whitening(self) -> Array:
         """W (d, d) with `W H Δt Wᵀ = I`."""
         L = cholesky(self.diffusion * self.dt, lower=True)
-        W: Array = solve_triangular(L, np.eye(len(L)), lower=True)
-        return W
+        return solve_triangular(L, np.eye(len(L)), lower=True)
 
     def predict(self, x: Any, u: Any | None) -> Any:
         """The mean of the next state, after dt."""

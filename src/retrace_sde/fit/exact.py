@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import block_diag, expm, logm, qr, solve_sylvester, solve_triangular
 
+from retrace_sde.fit.information import lbfgs
 from retrace_sde.fit.irregular_times import StepLikelihood
 from retrace_sde.fit.moments import Moments
 from retrace_sde.fit.regression import (
@@ -37,7 +38,6 @@ from retrace_sde.fit.regression import (
     regression_errors,
 )
 from retrace_sde.io.arrays import Array
-from retrace_sde.io.deferred import optimize
 from retrace_sde.process.sde import van_loan
 
 Complex = NDArray[np.complex128]
@@ -65,7 +65,7 @@ REMEMBERED_ELEMENTS = 10_000
 TOLD_DIFFERENCE = 0.5
 """Standard errors between Euler's values and the SDE's from which the difference is reported."""
 
-RIDGE = 0.1
+DRIFT_RIDGE = 0.1
 """Weight of ‖B‖²/2, in nats, in the constrained fit. Where F̂ has an eigenvalue ≤ 0 the likelihood has no
 maximum: it still rises as a rate goes to infinity and H to a singular matrix. Among drifts that the data
 cannot tell apart this takes a slow one: it gives up a third of a nat, and the mean error of A fell from .87 to
@@ -178,22 +178,19 @@ class Embedding:
         """g (d + 1, d + 1), the last for λ = 0."""
         e = self._quadrature[0]
         weights = np.polynomial.legendre.leggauss(NODES)[1] / 2
-        found: Complex = (e * weights) @ e.T
-        return found
+        return (e * weights) @ e.T
 
     @cached_property
     def _bends(self) -> Complex:
         """D (d, d, d + 1), the last for λ = 0."""
         e, divided = self._quadrature
-        found: Complex = divided @ e.T
-        return found
+        return divided @ e.T
 
     @cached_property
     def _drags(self) -> Complex:
         """`K_bj D_ibj`."""
         to = self._turns[0]
-        found: Complex = self._bends[:, :, :-1] * (to @ self.diffusion @ to.T * self.dt)
-        return found
+        return self._bends[:, :, :-1] * (to @ self.diffusion @ to.T * self.dt)
 
 
 def _divided(rates: Complex, u: Array) -> Complex:
@@ -201,10 +198,7 @@ def _divided(rates: Complex, u: Array) -> Complex:
     mean = np.add.outer(rates, rates)[..., None] / 2
     half = np.subtract.outer(rates, rates)[..., None] / 2
     same = np.abs(half) < 1e-8
-    result: Complex = np.exp(mean * u) * np.where(
-        same, u, np.sinh(half * u) / np.where(same, 1, half)
-    )
-    return result
+    return np.exp(mean * u) * np.where(same, u, np.sinh(half * u) / np.where(same, 1, half))
 
 
 def embedded(theta: Array, H: Array, dt: float) -> Embedding:
@@ -255,8 +249,7 @@ def _in_units(B: Array, c: Array, K: Array, L: Array, dt: float) -> Embedding:
 def _integral(B: Array) -> Array:
     """`∫₀¹ e^{Bu} du`, a block of one exponential."""
     d = len(B)
-    found: Array = expm(np.block([[B, np.eye(d)], [np.zeros((d, 2 * d))]]))[:d, d:]
-    return found
+    return expm(np.block([[B, np.eye(d)], [np.zeros((d, 2 * d))]]))[:d, d:]
 
 
 def logarithm(F: Array) -> Array:
@@ -266,8 +259,7 @@ def logarithm(F: Array) -> Array:
     """
     values, V = np.linalg.eig(F)
     if np.linalg.cond(V) < EIGENBASIS_LIMIT:
-        found: Array = np.real(V @ np.diag(np.log(values.astype(complex))) @ np.linalg.inv(V))
-        return found
+        return np.real(V @ np.diag(np.log(values.astype(complex))) @ np.linalg.inv(V))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return np.asarray(np.real(logm(F)), dtype=np.float64)
@@ -351,8 +343,7 @@ class _Regression:
     @property
     def y_centre(self) -> Array:
         """m in the coordinates y."""
-        found: Array = solve_triangular(self.L, self.centre, lower=True)
-        return found
+        return solve_triangular(self.L, self.centre, lower=True)
 
     @property
     def likelihood(self) -> StepLikelihood:
@@ -411,7 +402,7 @@ def _diffusion(B: Array, Q: Array) -> Array:
 
 
 def _constrained(fit: _Regression, dt: float, *, affine: bool) -> Embedding:
-    """The largest likelihood (less the `RIDGE`) among SDEs, by L-BFGS from F̂ with its eigenvalues clipped."""
+    """The largest likelihood (less the `DRIFT_RIDGE`) among SDEs, by L-BFGS from F̂ with its eigenvalues clipped."""
     d = len(fit.F)
     f, V = np.linalg.eig(fit.F)
     f = np.where((f.imag == 0) & (f.real < 0.05), 0.05, f)
@@ -424,12 +415,12 @@ def _constrained(fit: _Regression, dt: float, *, affine: bool) -> Embedding:
     def shortfall(x: Array) -> tuple[float, Array]:
         """By how much the log-likelihood is below that of the free regression, the ridge included, and its gradient."""
         value, gradient = likelihood(x)
-        ridge = RIDGE * np.where(np.arange(len(x)) < d * d, x, 0.0)
+        ridge = np.zeros_like(x)
+        ridge[: d * d] = DRIFT_RIDGE * x[: d * d]
         return value - fit.count * d / 2 + float(ridge @ x) / 2, gradient + ridge
 
     options = {"maxiter": 2000, "maxfun": 4000, "maxcor": 30, "ftol": 1e-6, "gtol": 1e-6}
     start = likelihood.pack(B, K)
-    best = optimize.minimize(shortfall, start, jac=True, method="L-BFGS-B", options=options).x
-    B, K, _ = likelihood.split(best)
+    B, K, _ = likelihood.split(lbfgs(shortfall, start, **options).x)
     c = np.linalg.solve(_integral(B), fit.shift) - B @ fit.y_centre
     return _in_units(B, c[:, None] if affine else np.empty((d, 0)), K, fit.L, dt)

@@ -1,12 +1,14 @@
-"""Information matrices: of a covariance, over the lower half of a symmetric matrix, and their inverses; log-Cholesky coordinates."""
+"""Information matrices: of a covariance, over the lower half of a symmetric matrix, and their inverses; log-Cholesky coordinates, and quasi-Newton steps in them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from retrace_sde.io.arrays import Array
+from retrace_sde.io.deferred import optimize
 
 
 def lower_half(S: Array) -> Array:
@@ -26,8 +28,7 @@ def covariance_information(P: Array, count: float) -> Array:
 def inverse(information: Array) -> Array:
     """The inverse, formed where every diagonal entry is one: parameters may differ in scale by many orders."""
     scale = np.outer(*2 * [np.sqrt(np.diag(information))])
-    found: Array = np.linalg.inv(information / scale) / scale
-    return found
+    return np.linalg.inv(information / scale) / scale
 
 
 def log_cholesky(H: Array) -> Array:
@@ -64,10 +65,24 @@ def by_log_factor(of_C: Array, C: Array) -> Array:
 
 def observed_information(gradient: Callable[[Array], Array], x: Array, steps: Array) -> Array:
     """Minus the derivative of a log-likelihood's gradient at x, by central differences of given steps; symmetric."""
-    rows = []
-    for j, h in enumerate(steps):
-        e = np.zeros_like(x)
-        e[j] = h
-        rows.append((gradient(x - e) - gradient(x + e)) / (2 * h))
-    J = np.array(rows)
+    J = -jacobian(gradient, x, steps)
     return (J + J.T) / 2
+
+
+def jacobian(function: Callable[[Array], Array], x: Array, steps: Array) -> Array:
+    """The derivatives (m, size) of a function at x, by central differences of given steps."""
+    ends = ((function(x + e), function(x - e)) for e in np.diag(steps))
+    return np.stack([(b - a) / (2 * h) for (b, a), h in zip(ends, steps, strict=True)], axis=1)
+
+
+def lbfgs(
+    objective: Callable[[Array], tuple[float, Array]],
+    start: Array,
+    *,
+    bounds: Any = None,
+    callback: Any = None,
+    **options: float,
+) -> Any:
+    """The minimum of an objective that gives its gradient too, by L-BFGS with bounds; `options` are scipy's."""
+    how: Any = {"method": "L-BFGS-B", "bounds": bounds, "callback": callback, "options": options}
+    return optimize.minimize(objective, start, jac=True, **how)

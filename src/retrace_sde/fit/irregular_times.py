@@ -12,10 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retrace_sde.fit.information import by_log_cholesky, from_log_cholesky, log_cholesky
-from retrace_sde.fit.statespace.transitions import REACH, Cost, step_cost, van_loan_matrix
+from retrace_sde.fit.information import (
+    by_log_cholesky,
+    from_log_cholesky,
+    lbfgs,
+    log_cholesky,
+)
+from retrace_sde.fit.statespace.transitions import LARGEST_GROWTH, Cost, step_cost, van_loan_matrix
 from retrace_sde.io.arrays import Array, Indices, Mask
-from retrace_sde.io.deferred import optimize
 from retrace_sde.panel.blocks import Data, to_numpy
 
 
@@ -162,7 +166,6 @@ def step_likelihood(
 def maximum(likelihood: StepLikelihood, theta: Array, H: Array, gaps: Array) -> Array:
     """The vector of a local maximum near a start, e.g. Euler's estimate; drifts too fast to follow are slowed."""
     speed = np.abs(van_loan_matrix(theta, H)).sum(axis=0).max() * gaps.max()
-    start = likelihood.pack(theta * min(1.0, REACH / 10 / max(speed, 1e-300)), H, gaps)
+    start = likelihood.pack(theta * min(1.0, LARGEST_GROWTH / 10 / max(speed, 1e-300)), H, gaps)
     options = {"maxiter": 2000, "maxfun": 4000, "maxcor": 30, "ftol": 1e-10, "gtol": 1e-5}
-    found = optimize.minimize(likelihood, start, jac=True, method="L-BFGS-B", options=options)
-    return np.asarray(found.x)
+    return np.asarray(lbfgs(likelihood, start, **options).x)

@@ -80,8 +80,7 @@ def _noise(strata: Strata, at: Point) -> Array:
     kept = q[:, :, None] * at.squares * q[:, None, :]
     kept = kept + (strata.counts[:, None] * (1 - q))[:, :, None] * np.eye(d)
     back = at.H @ at.turn
-    found: Array = back @ kept.sum(axis=0) @ back.T / strata.counts.sum()
-    return found
+    return back @ kept.sum(axis=0) @ back.T / strata.counts.sum()
 
 
 def _levels(A: Array, H: Array, V: Array, dt: float) -> tuple[Array, Array]:

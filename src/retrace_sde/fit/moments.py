@@ -151,8 +151,7 @@ def positive_factor(rows: Array) -> Array:
 
 def triangular_factor(rows: Array) -> Array:
     """R of `rows = Q R`, without Q."""
-    R: Array = np.linalg.qr(rows, mode="r")  # type: ignore[assignment]
-    return R
+    return np.linalg.qr(rows, mode="r")  # type: ignore[return-value]
 
 
 def regression_rows(piece: Data, order: Indices, gaps: Gaps, drift: Drift) -> Any:

@@ -28,12 +28,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cholesky, eigh, solve_triangular
 
-from retrace_sde.fit.information import lower_half
+from retrace_sde.fit.information import lbfgs, lower_half
 from retrace_sde.fit.moments import Moments
 from retrace_sde.fit.regression import parameters
 from retrace_sde.fit.scores import MIN_OTHERS_SHARE
 from retrace_sde.io.arrays import Array, Indices
-from retrace_sde.io.deferred import optimize
 from retrace_sde.panel.blocks import Data, to_numpy
 from retrace_sde.panel.clock import Gaps
 
@@ -221,8 +220,7 @@ class LevelRows:
     @property
     def roots(self) -> Array:
         """√τ of each subject; one visit has no step, and its row of zeros stays one whatever divides it."""
-        found: Array = np.sqrt(np.where(self.times > 0, self.times, 1.0))
-        return found
+        return np.sqrt(np.where(self.times > 0, self.times, 1.0))
 
     @property
     def along(self) -> tuple[Indices, Gaps, Array]:
@@ -348,8 +346,7 @@ def _gradients(strata: Strata, at: Point) -> tuple[Array, Array]:
 def _by_variances(strata: Strata, q: Array, squares: Array) -> Array:
     """Derivatives (S, d, d) by the variance of each stratum, diag(1/q), from its squared residuals."""
     each = q[:, :, None] * squares * q[:, None, :]
-    found: Array = 0.5 * (each - (strata.counts[:, None] * q)[:, :, None] * np.eye(q.shape[1]))
-    return found
+    return 0.5 * (each - (strata.counts[:, None] * q)[:, :, None] * np.eye(q.shape[1]))
 
 
 def _variances(strata: Strata, at: Point) -> tuple[Array, Array]:
@@ -410,9 +407,7 @@ def _maximum(strata: Strata, p: int, avoid: float = 0.0) -> tuple[Point, bool]:
         omega = begin.omega + inside / time * begin.H
         first = np.concatenate([cholesky(each, lower=True)[low] for each in (begin.H, omega)])
         options = {"maxiter": 500, "maxcor": 30, "ftol": 1e-12, "gtol": 1e-4 * n**0.5}
-        ended = optimize.minimize(
-            objective, first / unit, jac=True, method="L-BFGS-B", options=options
-        )
+        ended = lbfgs(objective, first / unit, **options)
         C, K = matrices(ended.x)
         return profile(strata, p, C @ C.T, K @ K.T), -float(ended.fun), bool(ended.success)
 

@@ -112,8 +112,7 @@ class StandardErrors:
 def _squared(of_theta: Array) -> Array:
     """Covariances (d, p, p) of each equation from changes (m, d, p)."""
     by_equation = of_theta.transpose(1, 2, 0)
-    found: Array = by_equation @ by_equation.transpose(0, 2, 1)
-    return found
+    return by_equation @ by_equation.transpose(0, 2, 1)
 
 
 def mle(moments: Moments) -> Estimate:

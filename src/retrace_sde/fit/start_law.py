@@ -79,8 +79,7 @@ class Starts:
         second = rng.random((size, n)) < self.shares[0, 1]
         root = np.linalg.cholesky(self.covariance[0])
         noise = rng.standard_normal((size, n, len(root))) @ root.T
-        found: Array = self.means[0][second.astype(np.intp)] + noise
-        return found
+        return self.means[0][second.astype(np.intp)] + noise
 
 
 def starts(states: Array, noise: Array, variances: Array) -> Starts:

@@ -21,6 +21,7 @@ from enum import StrEnum
 import numpy as np
 from scipy.special import digamma, gammaln
 
+from retrace_sde.fit.information import lbfgs
 from retrace_sde.io.arrays import Array
 from retrace_sde.io.deferred import optimize
 from retrace_sde.process.tails import chi2_ppf
@@ -41,14 +42,12 @@ class Dispersion:
 
     def costs(self, halves: Array) -> Array:
         """The costs of steps whose half squares are given; ∞ stays ∞."""
-        cost: Array = (self.numbers / 2 + self.alpha) * np.log1p(halves / self.beta)
-        return cost
+        return (self.numbers / 2 + self.alpha) * np.log1p(halves / self.beta)
 
     def log_densities(self, halves: Array) -> Array:
         """Log-densities of whitened steps, their variances integrated out (constants of 2π left out)."""
         m, a, b = self.numbers / 2, self.alpha, self.beta
-        value: Array = gammaln(m + a) - gammaln(a) + a * np.log(b) - (m + a) * np.log(b + halves)
-        return value
+        return gammaln(m + a) - gammaln(a) + a * np.log(b) - (m + a) * np.log(b + halves)
 
 
 def dispersion(halves: Array, numbers: float) -> Dispersion | None:
@@ -73,14 +72,7 @@ def dispersion(halves: Array, numbers: float) -> Dispersion | None:
 
     start = np.log([3.0, max(halves.mean() / m, 1e-12)])
     near = start[1] - 20, start[1] + 20
-    found = optimize.minimize(
-        shortfall,
-        start,
-        jac=True,
-        method="L-BFGS-B",
-        bounds=[(-20, 20), near],
-        options={"ftol": 1e-12},
-    )
+    found = lbfgs(shortfall, start, bounds=[(-20, 20), near], ftol=1e-12)
     evidence = float(halves.sum() - found.fun)
     if not evidence > UNEQUAL_NATS:
         return None

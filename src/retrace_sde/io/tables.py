@@ -114,11 +114,11 @@ def lay_out(
             times, found = _times_of_slices(times, slices, str(time), exact_times)
             notes += found
     return Layout(
-        _padded(_spread(values, rows), lengths),
+        padded(_spread(values, rows), lengths),
         names,
         ids,
         rows,
-        None if u is None else _padded(_spread(u, rows), lengths),
+        None if u is None else padded(_spread(u, rows), lengths),
         tuple(extra),
         slices,
         lengths,
@@ -394,7 +394,7 @@ def _spread(column: Array, rows: Indices) -> Array:
     return np.where(there if column.ndim == 1 else there[:, :, None], column[rows], np.nan)
 
 
-def _padded(values: Array, lengths: Indices | None) -> Array:
+def padded(values: Array, lengths: Indices | None) -> Array:
     """Short trajectories padded with their last state: range and level stay what they are."""
     if lengths is None:
         return values

@@ -21,10 +21,14 @@ from retrace_sde.orders.moves.proposals import KINDS, NEIGHBOUR_FLOOR, Proposals
 from retrace_sde.orders.path_chains import Records
 from retrace_sde.panel.blocks import to_integers
 
-GOLDEN, FIRST, SECOND = -7046029254386353131, -4658895280553007687, -7723592293110705685
+GOLDEN, FIRST_FACTOR, SECOND_FACTOR = (
+    -7046029254386353131,
+    -4658895280553007687,
+    -7723592293110705685,
+)
 """The constants of splitmix64 as signed numbers: not every array library shifts unsigned ones."""
 
-AHEAD = 32
+MOVES_AHEAD = 32
 """Moves whose random numbers are drawn together."""
 
 EACH = 2
@@ -52,8 +56,8 @@ class Streams:
         k = xp.arange(1, count + 1, dtype=xp.int64, device=self.device)
         z = self.state[None, :] + k[:, None] * GOLDEN
         self.state = z[-1, :]
-        z = (z ^ _shifted(z, 30)) * FIRST
-        z = (z ^ _shifted(z, 27)) * SECOND
+        z = (z ^ _shifted(z, 30)) * FIRST_FACTOR
+        z = (z ^ _shifted(z, 27)) * SECOND_FACTOR
         return xp.astype(_shifted(z ^ _shifted(z, 31), 11), xp.float64) * 2.0**-53
 
     def states(self) -> State:
@@ -150,8 +154,8 @@ class ManyChains:
         """`count` proposals of every chain."""
         T, device = self.path.shape[1] - 2, array_api_compat.device(self.path)
         shares = np.diff(np.concatenate([[0], proposals.shares])) / proposals.shares[-1]
-        for begin in range(0, count, AHEAD):
-            some = min(AHEAD, count - begin)
+        for begin in range(0, count, MOVES_AHEAD):
+            some = min(MOVES_AHEAD, count - begin)
             units = self.streams.units(EACH * some)
             kinds, places = (
                 chance.choice(KINDS, size=some, p=shares),

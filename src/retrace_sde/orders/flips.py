@@ -23,7 +23,7 @@ from retrace_sde.process.drift import Drift
 GRAM_NUMBERS = 25_000_000
 """Numbers that the Gram matrices of all trajectories may hold; beyond it a subset represents the rest."""
 
-EM_STEPS = 60
+FLIP_STEPS = 60
 """Steps of EM over the flip probabilities, at most."""
 
 SINGLE_FLIPS, FLIP_PASSES = 64, 3
@@ -118,7 +118,7 @@ class _Flips:
     def expectation_maximisation(self, w: Array) -> tuple[Array, float]:
         """Flip probabilities and their mixture log-likelihood, at a local maximum."""
         value = -np.inf
-        for _ in range(EM_STEPS):
+        for _ in range(FLIP_STEPS):
             fitted = self.fit(w)
             there, back = self.log_likelihoods(fitted)
             before, value = (

@@ -78,8 +78,7 @@ class SortedLevels(NamedTuple):
     def covariance(self) -> Array:
         """Of the levels' errors, (T, T)."""
         k = np.arange(len(self.levels), dtype=float)
-        found: Array = self.white * np.eye(len(k)) + self.walk * np.minimum.outer(k, k)
-        return found
+        return self.white * np.eye(len(k)) + self.walk * np.minimum.outer(k, k)
 
 
 def may_fold(x: Array, rng: np.random.Generator, *, unequal: bool = True) -> Fold | None:
@@ -244,8 +243,7 @@ def _errors(course: SortedLevels, rng: np.random.Generator) -> Array:
     T = len(course.levels)
     white = np.sqrt(course.white) * rng.standard_normal((SIMULATED_FOLDS, T))
     walk = np.sqrt(course.walk) * rng.standard_normal((SIMULATED_FOLDS, T))
-    found: Array = white + np.cumsum(walk, axis=1)
-    return found
+    return white + np.cumsum(walk, axis=1)
 
 
 def _folds(gaps: Array, rng: np.random.Generator) -> Array:

@@ -95,12 +95,8 @@ class OwnOrders:
 
         With a prior, orders that break none of its rules come out, and (unless `cold`) must go in.
         """
-        work = partial(
-            _improved,
-            law=self.law,
-            prior=self.prior,
-            how=(cold, cold or kicks > 0, kicks),
-        )
+        how = cold, cold or kicks > 0, kicks
+        work = partial(_improved, law=self.law, prior=self.prior, how=how)
         along = self._numbers, orders, states[:, None]
         size = _block(self.data)
         orders, streams, changed = _compiled(self.data).each_piece(work, *along, size=size)
@@ -123,17 +119,12 @@ class OwnOrders:
             and isinstance(self.law, EulerLaw)
             and C * n >= MANY_CHAINS
         )
-        work = partial(
-            _drawn_together if together else partial(_drawn, prior=self.prior),
-            law=self.law,
-            stretch=stretch,
-            proposals=chains.proposals,
-            count=count,
-        )
+        work = _Advance(self.law, self.prior, stretch, chains.proposals, count)
         along = self._numbers, chains.orders.transpose(1, 0, 2), chains.states.T
         size = max(1, MANY_NUMBERS // (T + 1) ** 2) if together else _block(self.data)
         data = self.data if together else _compiled(self.data)
-        parts = list(data.map_pieces(work, *along, size=size))
+        advance = work.together if together else work.one_by_one
+        parts = list(data.map_pieces(advance, *along, size=size))
         for each in parts:
             chains.orders[:, each.rows], chains.states[:, each.rows] = each.orders, each.states
             kept[:, each.rows] = each.kept
@@ -202,74 +193,63 @@ class _Drawn(NamedTuple):
     seen: Records
 
 
-def _drawn(
-    piece: Data,
-    numbers: Indices,
-    orders: Indices,
-    states: State,
-    *,
-    law: Judge,
-    prior: Prior | None,
-    stretch: Stretch,
-    proposals: Any,
-    count: Count | None,
-) -> _Drawn:
-    """The chains of a piece, (trajectories, C, T), advanced."""
-    samples, burn, keep, positions = stretch
-    steps, rules = law.costs(piece, slice(None)), _rules(prior, numbers[:, 0])
-    (x, u), (m, C, T) = piece.block(slice(None)), orders.shape
-    schedule = Schedule(burn, samples, max(T // 2, 5))
-    orders, states = orders.transpose(1, 0, 2).copy(), states.T.copy()
-    kept = np.zeros((C, m, keep, T), dtype=np.int16)
-    where = np.zeros((m if positions else 0, T, T), dtype=np.int32)
-    counted, seen = [], Records.none(m, T=T)
-    for c in range(C):
-        fresh = Records.none(m, T=T)._replace(
-            positions=where, kept=kept[c], tally=seen.tally, scales=seen.scales
-        )
-        sample_block(steps, rules, piece.observed, orders[c], states[c], schedule, proposals, fresh)
-        if count is not None:
-            shares = (fresh.pairs, fresh.first, fresh.last)
-            frequencies = Frequencies(*(each / samples for each in shares))
-            counted.append(count(to_numpy(x), u, frequencies))
-    return _Drawn(numbers[:, 0], orders, states, kept, where, counted, seen)
+@dataclass(frozen=True, eq=False)
+class _Advance:
+    """How the chains of a piece, (trajectories, C, T), are advanced by a stretch."""
 
+    law: Any
+    prior: Prior | None
+    stretch: Stretch
+    proposals: Proposals
+    count: Count | None
 
-def _drawn_together(
-    piece: Data,
-    numbers: Indices,
-    orders: Indices,
-    states: State,
-    *,
-    law: Any,
-    stretch: Stretch,
-    proposals: Proposals,
-    count: Count | None,
-) -> _Drawn:
-    """The same where the piece is, all of its chains at a time."""
-    (x, u), (m, C, T) = piece.block(slice(None)), orders.shape
-    xp, device = array_api_compat.array_namespace(x), array_api_compat.device(x)
-    lengths = xp.asarray(piece.observed, device=device)
-    target, source, start = law.whitened(x, u)
-    pairs = padded_pairs(target, source, start, lengths)
-    begin = xp.asarray(np.ascontiguousarray(orders.transpose(1, 0, 2)), device=device)
-    many = ManyChains(pairs, lengths, begin, states.T.ravel(), proposals.sharpness)
-    schedule = Schedule(stretch.burn, stretch.samples, max(T // 2, 5))
-    chance = np.random.default_rng(states[0, 0])
-    seen = many.run(schedule, proposals, chance, keep=stretch.keep)
-    kept = np.zeros((C, m, stretch.keep, T), dtype=np.int16)
-    for r, each in enumerate(seen.kept):
-        kept[:, :, r] = to_integers(each).reshape(C, m, T)
-    where = np.zeros((0, T, T), dtype=np.int32)
-    if stretch.positions:
-        stood = to_numpy(seen.positions).reshape(C, m, T, T).sum(axis=0)
-        where = stood.round().astype(np.int32)
-    counted = []
-    for c in range(0 if count is None else C):
-        shares = (seen.pairs, seen.first, seen.last)
-        mine = (each[c * m : (c + 1) * m, ...] / stretch.samples for each in shares)
-        counted.append(count(x, u, Frequencies(*mine)))  # type: ignore[misc]
-    tried = Records.none(0, T=T)._replace(tally=seen.tally, scales=seen.scales)
-    now = to_integers(many.orders).reshape(C, m, T)
-    states = many.streams.states().reshape(C, m)
-    return _Drawn(numbers[:, 0], now, states, kept, where, counted, tried)
+    def one_by_one(self, piece: Data, numbers: Indices, orders: Indices, states: State) -> _Drawn:
+        """By compiled code, one trajectory after the other."""
+        samples, burn, keep, positions = self.stretch
+        steps, rules = self.law.costs(piece, slice(None)), _rules(self.prior, numbers[:, 0])
+        (x, u), (m, C, T) = piece.block(slice(None)), orders.shape
+        schedule = Schedule(burn, samples, max(T // 2, 5))
+        orders, states = orders.transpose(1, 0, 2).copy(), states.T.copy()
+        kept = np.zeros((C, m, keep, T), dtype=np.int16)
+        where = np.zeros((m if positions else 0, T, T), dtype=np.int32)
+        counted, seen = [], Records.none(m, T=T)
+        for c in range(C):
+            fresh = Records.none(m, T=T)._replace(
+                positions=where, kept=kept[c], tally=seen.tally, scales=seen.scales
+            )
+            chain = orders[c], states[c], schedule, self.proposals, fresh
+            sample_block(steps, rules, piece.observed, *chain)
+            if self.count is not None:
+                shares = (fresh.pairs, fresh.first, fresh.last)
+                frequencies = Frequencies(*(each / samples for each in shares))
+                counted.append(self.count(to_numpy(x), u, frequencies))
+        return _Drawn(numbers[:, 0], orders, states, kept, where, counted, seen)
+
+    def together(self, piece: Data, numbers: Indices, orders: Indices, states: State) -> _Drawn:
+        """Where the piece is, all of its chains at a time."""
+        (x, u), (m, C, T), stretch = piece.block(slice(None)), orders.shape, self.stretch
+        xp, device = array_api_compat.array_namespace(x), array_api_compat.device(x)
+        lengths = xp.asarray(piece.observed, device=device)
+        target, source, start = self.law.whitened(x, u)
+        pairs = padded_pairs(target, source, start, lengths)
+        begin = xp.asarray(np.ascontiguousarray(orders.transpose(1, 0, 2)), device=device)
+        many = ManyChains(pairs, lengths, begin, states.T.ravel(), self.proposals.sharpness)
+        schedule = Schedule(stretch.burn, stretch.samples, max(T // 2, 5))
+        chance = np.random.default_rng(states[0, 0])
+        seen = many.run(schedule, self.proposals, chance, keep=stretch.keep)
+        kept = np.zeros((C, m, stretch.keep, T), dtype=np.int16)
+        for r, each in enumerate(seen.kept):
+            kept[:, :, r] = to_integers(each).reshape(C, m, T)
+        where = np.zeros((0, T, T), dtype=np.int32)
+        if stretch.positions:
+            stood = to_numpy(seen.positions).reshape(C, m, T, T).sum(axis=0)
+            where = stood.round().astype(np.int32)
+        counted = []
+        for c in range(0 if self.count is None else C):
+            shares = (seen.pairs, seen.first, seen.last)
+            mine = (each[c * m : (c + 1) * m, ...] / stretch.samples for each in shares)
+            counted.append(self.count(x, u, Frequencies(*mine)))  # type: ignore[misc]
+        tried = Records.none(0, T=T)._replace(tally=seen.tally, scales=seen.scales)
+        now = to_integers(many.orders).reshape(C, m, T)
+        states = many.streams.states().reshape(C, m)
+        return _Drawn(numbers[:, 0], now, states, kept, where, counted, tried)

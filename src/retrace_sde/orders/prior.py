@@ -29,7 +29,7 @@ from retrace_sde.panel.order import Order
 from retrace_sde.panel.schedule import as_numbers, as_times, check_spans
 from retrace_sde.process.stamps import grid_costs
 
-NOTHING = Rules(np.empty((0, 0, 0)), np.empty((0, 0, 0), dtype=bool))
+NO_RULES = Rules(np.empty((0, 0, 0)), np.empty((0, 0, 0), dtype=bool))
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +88,7 @@ class Prior:
                 return nothing
             return values[None] if values.ndim == 2 else values[rows]
 
-        return Rules(stack(self.unary, NOTHING.costs), stack(self.before, NOTHING.before))
+        return Rules(stack(self.unary, NO_RULES.costs), stack(self.before, NO_RULES.before))
 
     def single(self) -> Rules:
         """Costs and rules of the one shared order; empty for none."""
@@ -98,8 +98,7 @@ class Prior:
     def cost(self, order: Indices, lengths: Indices | None = None) -> Array:
         """−log prior of an order, shape (1,), or of each trajectory's, shape (n,)."""
         orders, lengths = self._rows(order, lengths)
-        found: Array = block_costs(self.arrays(slice(None)), lengths, orders)
-        return found
+        return block_costs(self.arrays(slice(None)), lengths, orders)
 
     def one_way(self, orders: Indices, back: Indices, lengths: Indices | None = None) -> bool:
         """Of most orders the reverse is ruled out, or all but."""

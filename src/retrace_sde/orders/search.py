@@ -18,16 +18,9 @@ from numpy.typing import NDArray
 from retrace_sde.fit.statespace.filter import put, put_rows
 from retrace_sde.io.arrays import Array, Indices, State
 from retrace_sde.io.kernels import njit
-from retrace_sde.orders.moves.descent import (
-    Kicks,
-    best,
-    centres,
-    descend,
-    descend_again,
-    kick,
-    last_resort,
-)
-from retrace_sde.orders.moves.judges import change, cost, implements, take
+from retrace_sde.orders.moves import descent, judges
+from retrace_sde.orders.moves.descent import Kicks
+from retrace_sde.orders.moves.judges import implements
 from retrace_sde.orders.moves.moves import (
     FIRST,
     SECOND,
@@ -113,10 +106,7 @@ SIGNIFICANT_BITS = 30
 def rounded(costs: Array) -> Array:
     """Costs to so many bits: those that tie are equal, whatever units and order of variables did to their last digits."""
     fraction, exponent = np.frexp(costs)
-    found: Array = np.ldexp(
-        np.round(np.ldexp(fraction, SIGNIFICANT_BITS)), exponent - SIGNIFICANT_BITS
-    )
-    return found
+    return np.ldexp(np.round(np.ldexp(fraction, SIGNIFICANT_BITS)), exponent - SIGNIFICANT_BITS)
 
 
 def padded_costs(costs: Array, start: Array) -> Array:
@@ -148,12 +138,12 @@ def padded_cost(costs: Array, rules: Rules | None, path: Indices) -> float:
     return total + order_cost(rules, path[1:-1])
 
 
-@implements(cost, PathJudge)
+@implements(judges.cost, PathJudge)
 def _cost(judge: PathJudge, rules: Any, order: Indices) -> float:
     return padded_cost(judge.costs, rules, judge.path)
 
 
-@implements(change, PathJudge)
+@implements(judges.change, PathJudge)
 def _change(judge: PathJudge, rules: Any, order: Indices, move: Move) -> float:
     """By the steps that are new and those that are gone: position p is path[p + 1]."""
     C, path = judge.costs, judge.path
@@ -187,17 +177,17 @@ def _change(judge: PathJudge, rules: Any, order: Indices, move: Move) -> float:
     return total + rule_change(rules, order, move)
 
 
-@implements(take, PathJudge)
+@implements(judges.take, PathJudge)
 def _take(judge: PathJudge, order: Indices, move: Move) -> None:
     make(order, move)
 
 
-@implements(last_resort, PathJudge)
+@implements(descent.last_resort, PathJudge)
 def _last_resort(judge: PathJudge) -> int:
     return DEEP_STAGES - 1
 
 
-@implements(centres, PathJudge)
+@implements(descent.centres, PathJudge)
 def _centres(judge: PathJudge, rules: Any, order: Indices, stage: int) -> int:
     """Positions; for insertions with each length."""
     T = len(order)
@@ -210,7 +200,7 @@ def _centres(judge: PathJudge, rules: Any, order: Indices, stage: int) -> int:
     return T * max(min(T // 2, LONG_SEGMENT) - SHORT_SEGMENT, 0)
 
 
-@implements(best, PathJudge)
+@implements(descent.best, PathJudge)
 def _best(judge: PathJudge, rules: Any, order: Indices, stage: int, at: int) -> tuple[float, Move]:
     if stage == 0:
         return _best_reversal(judge.costs, judge.path, rules, order, at)
@@ -310,7 +300,7 @@ def _best_swap(
     return least, swap(p, best_q) if best_q > p else nothing()
 
 
-@implements(kick, PathJudge)
+@implements(descent.kick, PathJudge)
 def _kick(judge: PathJudge, rules: Any, order: Indices, state: State) -> bool:
     """A random exchange of neighbouring segments; one, or a swap of two nodes, that breaks no rule."""
     T = len(order)
@@ -335,7 +325,7 @@ def improve_path(
     costs: Array, rules: Rules | None, path: Indices, tolerance: float, deep: bool
 ) -> None:
     """Local search over a padded path, in place."""
-    descend(
+    descent.descend(
         PathJudge(costs, path), rules, path[1:-1], tolerance, DEEP_STAGES if deep else QUICK_STAGES
     )
 
@@ -487,7 +477,7 @@ def improve_block(
                 judge, spare = PathJudge(costs, path), PathJudge(costs, path.copy())
                 plan, state = Kicks(kicks, QUICK_STAGES, QUICK_STAGES, -np.inf), states[j : j + 1]
                 order, trial = path[1:-1], spare.path[1:-1]
-                descend_again(judge, spare, known, order, trial, tolerance, plan, state)
+                descent.descend_again(judge, spare, known, order, trial, tolerance, plan, state)
                 improve_path(costs, known, path, tolerance, deep)
         for k in range(t):
             if orders[j, k] != path[k + 1]:

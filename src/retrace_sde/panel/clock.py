@@ -75,7 +75,7 @@ class Gaps:
         zero = np.zeros((*self.values.shape[:-1], 1))
         return np.concatenate([zero, np.cumsum(self.values, axis=-1)], axis=-1)
 
-    def uneven(self, T: int, dt: float) -> bool:
+    def uneven(self, dt: float) -> bool:
         """Some differ from dt by more than rounding."""
         return not self.equal and not np.allclose(self.values, dt)
 
@@ -100,7 +100,7 @@ class Clock:
         gaps = np.diff(np.sort(times, axis=-1), axis=-1)
         dt = float(np.nanmean(gaps))
         known = Gaps.of(np.nan_to_num(gaps, nan=dt), lengths)
-        if not known.uneven(times.shape[-1], dt):
+        if not known.uneven(dt):
             known = Gaps.of(dt)
         return cls(known, origins=np.nanmin(times, axis=-1, keepdims=True)), dt
 

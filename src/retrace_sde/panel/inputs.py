@@ -12,27 +12,23 @@ from retrace_sde.panel.order import Order
 
 MissingInputs = Literal["refuse", "carry", "interpolate"]
 
-ADVICE = "Choose missing_covariates='carry' (the last value before holds on) or 'interpolate', or leave that covariate out."
-"""What to do about missing inputs, in Python."""
-
 
 class AdvisedError(ValueError):
-    """What was found, and what to do about it in Python; other interfaces give their own advice."""
+    """What was found, and what to do about it."""
 
     advice = ""
 
-    def __init__(self, finding: str) -> None:
-        super().__init__(finding)
-        self.finding = finding
-
     def __str__(self) -> str:
-        return f"{self.finding} {self.advice}"
+        return f"{super().__str__()} {self.advice}"
 
 
 class MissingInputsError(AdvisedError):
     """Inputs are missing, and it was not said how to fill them."""
 
-    advice = ADVICE
+    advice = (
+        "Choose missing_covariates='carry' (the last value before holds on) or missing_covariates='interpolate', or leave that "
+        "covariate out."
+    )
 
 
 def constants_filled(u: Array) -> Array:

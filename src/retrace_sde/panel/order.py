@@ -7,11 +7,10 @@ code take the plain index arrays, (T,) or (n, T); whoever has to know which kind
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from retrace_sde.io.arrays import Indices, ordered
+from retrace_sde.io.arrays import Indices
 from retrace_sde.panel.lengths import Lengths
 
 
@@ -57,10 +56,6 @@ class Order:
         """The order (T,) of one trajectory."""
         return self.index if self.shared else np.asarray(self.index[j])
 
-    def rows(self, n: int) -> Indices:
-        """A row for each of n trajectories, (n, T)."""
-        return np.broadcast_to(self.index, (n, self.size)) if self.shared else self.index
-
     def reversed(self) -> Order:
         """Run backwards, within each trajectory's own length."""
         if self.lengths is None:
@@ -74,7 +69,3 @@ class Order:
         late = self.lengths.each[:, None] - count + np.arange(count)[None]
         last = np.take_along_axis(self.index, late, axis=1)
         return Order.of(np.concatenate([self.index[:, :count], last], axis=1))
-
-    def apply(self, values: Any) -> Any:
-        """Values (n, T, …) of any array-API namespace in this order, as float64."""
-        return ordered(values, self.index)

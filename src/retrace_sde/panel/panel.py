@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +36,9 @@ class Numbers(Sequence[str]):
 
     def __len__(self) -> int:
         return len(self._range)
+
+    def __iter__(self) -> Iterator[str]:
+        return map(str, self._range)
 
     def __getitem__(self, at: Any) -> Any:
         found = self._range[at]

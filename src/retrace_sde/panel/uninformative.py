@@ -56,6 +56,9 @@ MIN_TICKS_PER_STEP = 0.25
 MIN_CORRELATION = 0.6
 """Correlation over time of two subjects' values, lower than rounding can make it for a clock."""
 
+ONE_COURSE_SHARE = 1e-3
+"""Share of the squares beyond one course of a column that surely is no running total: errors of 1e-4 of a step (`MAX_RELATIVE_ERROR`) leave 3e-6 / T²."""
+
 MAX_MEAN_STEP = 1.3
 """Largest mean step of distinct whole numbers of a counter, which may skip some."""
 
@@ -140,7 +143,7 @@ def without_dynamics(
     if n < MIN_SUBJECTS or (n - 1) * (T - 1) < MIN_DEGREES:
         return ()
     first = _sampled(data, FIRST_CLOCK_SAMPLE, by)
-    possible = np.flatnonzero(_similar(first)).tolist() if shared else list(range(d))
+    possible = np.flatnonzero(_similar(first) & ~_diffuse(first)).tolist() if shared else list(range(d))  # fmt: skip
     suspects = [k for k in possible if _why(first[:, :, k], shared=shared) is not None]
     repeated = _repeated(first, suspects)
     if not suspects and not repeated:
@@ -171,9 +174,11 @@ def rounding(values: Array) -> float:
     return next((10.0**-digits for digits in possible if _are_multiples(known, digits)), 0.0)
 
 
-def _are_multiples(known: Array, digits: int) -> bool:
+def _are_multiples(known: Array, digits: int) -> Mask:
+    """Whether the columns of sizes (m, …) hold multiples of ten to the power of −digits."""
     scaled = known * 10.0**digits
-    return bool(np.all(np.abs(scaled - np.round(scaled)) <= 1e-9 * np.maximum(scaled, 1.0)))
+    near = np.abs(scaled - np.round(scaled)) <= 1e-9 * np.maximum(scaled, 1.0)
+    return np.asarray(near.all(axis=0))
 
 
 def _sampled(data: Data, size: int, by: Indices | None = None) -> Array:
@@ -198,6 +203,29 @@ def _similar(x: Array) -> Mask:
         [np.median(r[m]) if m.any() else 1.0 for r, m in zip(pairs, moving, strict=True)]
     )
     return typical > MIN_CORRELATION
+
+
+def _diffuse(x: Array) -> Mask:
+    """Which columns of (m, T, d), without missing values and not rounded, surely are neither a clock nor a running total: a quick look at all of them."""
+    d = x.shape[2]
+    if np.isnan(x).any():
+        return np.zeros(d, dtype=bool)
+    few = np.abs(x.reshape(-1, d)[:ROUNDING_SAMPLE])
+    rounded = np.any([_are_multiples(few, digits) for digits in range(-2, 7)], axis=0)
+    centred = x - x.mean(axis=1, keepdims=True)
+    course = centred.mean(axis=0)
+    rest = centred - course
+    along = np.argsort(course, axis=0)
+    step = np.median(np.diff(np.take_along_axis(course, along, axis=0), axis=0), axis=0)
+    jumps = np.diff(np.take_along_axis(rest, along[None], axis=1), axis=1)
+    loose = np.sqrt((jumps**2).mean(axis=(0, 1))) <= MAX_READING_ERROR * step
+    clock = np.sqrt((rest**2).mean(axis=(0, 1))) <= MAX_RELATIVE_ERROR * step
+    products = centred.transpose(2, 0, 1) @ centred.transpose(2, 1, 0)
+    squares = products.trace(axis1=1, axis2=2)
+    # of rows that are multiples of one course, Σ σ⁴ = (Σ σ²)²
+    total = (products**2).sum(axis=(1, 2)) >= (1 - ONE_COURSE_SHARE) * squares**2
+    moving = (np.ptp(x, axis=1) > 0).any(axis=0)
+    return np.asarray(moving & ~rounded & ~(loose | clock | total))
 
 
 def _why(column: Array, *, shared: bool) -> Why | None:

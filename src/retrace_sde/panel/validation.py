@@ -17,7 +17,7 @@ from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.columns import MAX_MAGNITUDE
 from retrace_sde.io.formats import door
 from retrace_sde.io.lazy.array import LazyArray, as_lazy
-from retrace_sde.panel.blocks import Data, to_numpy, unmasked
+from retrace_sde.panel.blocks import Data, evenly, to_numpy, unmasked
 from retrace_sde.panel.groups import group_codes
 from retrace_sde.panel.inputs import MissingInputsError, constants_filled
 from retrace_sde.panel.lazy.survey import glanced, surveyed
@@ -39,6 +39,9 @@ MIN_RANGE_TO_LEVEL = 2e-13
 
 QUARTILE_SAMPLE = 20_000
 """Observations from which the quartiles of a variable are estimated."""
+
+FIRST_QUARTILE_SAMPLE = 500
+"""Observations that mostly suffice to see that the quartiles are far apart."""
 
 MAX_RANGE_TO_QUARTILES = 1e9
 """How many times wider than its middle half a variable's range may be: the squares of the rest would be lost beside it."""
@@ -383,6 +386,8 @@ def _check_ranges(data: Data, names: tuple[str, ...], low: Array, high: Array) -
         )
     n, T, _ = data.shape
     rows = to_numpy(data.some(min(n, -(-QUARTILE_SAMPLE // T))).values)
+    if _half_is_wide(rows.reshape(-1, rows.shape[2]), width / MAX_RANGE_TO_QUARTILES):
+        return
     quarter, rest = np.nanquantile(rows, (0.25, 0.75), axis=(0, 1))
     far = np.flatnonzero((rest > quarter) & (width > MAX_RANGE_TO_QUARTILES * (rest - quarter)))
     if len(far):
@@ -393,6 +398,17 @@ def _check_ranges(data: Data, names: tuple[str, ...], low: Array, high: Array) -
             f"its values lie within {rest[k] - quarter[k]:.2g} of each other: beside such a value the others lose their digits. If "
             "it is an error, make it missing (NaN); else take logarithms."
         )
+
+
+def _half_is_wide(rows: Array, least: Array) -> bool:
+    """The quartiles of every variable of rows (m, d), which are complete, surely are farther apart than the least widths (d,): a quarter of the values lies on
+    either side of quantiles of some of them."""
+    some = np.sort(rows[evenly(len(rows), FIRST_QUARTILE_SAMPLE)], axis=0)
+    low, high = some[int(0.35 * (len(some) - 1))], some[int(0.65 * (len(some) - 1))]
+    if not (high - low > least).all():  # as where values are missing
+        return False
+    count = 0.25 * len(rows) + 1
+    return bool(((rows <= low).sum(axis=0) > count).all() and ((rows >= high).sum(axis=0) > count).all())  # fmt: skip
 
 
 def _farthest(data: Data, k: int, centre: float) -> tuple[str, float]:

@@ -57,8 +57,7 @@ class Gaussian:
             Where randomness comes from.
         """
         root = symmetric_root(self.covariance)
-        draws: Array = self.mean + rng.standard_normal((n, len(self.mean))) @ root
-        return draws
+        return self.mean + rng.standard_normal((n, len(self.mean))) @ root
 
     def log_density(self, x: Array) -> Array:
         """`log N(x; mean, covariance)` along the last axis; the covariance must be positive definite.
@@ -218,8 +217,7 @@ class LinearSDE:
 
         K = 0 if and only if the process is reversible (detailed balance).
         """
-        K: Array = self.drift + 0.5 * self.diffusion @ np.linalg.inv(self.stationary().covariance)
-        return K
+        return self.drift + 0.5 * self.diffusion @ np.linalg.inv(self.stationary().covariance)
 
     def entropy_production(self) -> float:
         """Rate in nats per unit time, `E[(Kx)ᵀ (H/2)⁻¹ Kx] = 2 tr(H⁻¹ K Σ Kᵀ)`; 0 if reversible.
@@ -274,8 +272,7 @@ class LinearSDE:
         step = self.transition(dt, scheme=scheme)
         residual = values[:, 1:] - values[:, :-1] @ step.matrix.T - step.shift
         steps = log_gaussian(residual, cholesky(step.covariance, lower=True)).sum(axis=1)
-        total: Array = first.log_density(values[:, 0]) + steps
-        return total
+        return first.log_density(values[:, 0]) + steps
 
     @checked
     def simulate(
@@ -388,13 +385,11 @@ def log_gaussian(residual: Array, lower: Array) -> Array:
     flat = residual.reshape(-1, d)
     white = solve_triangular(lower, flat.T, lower=True)
     squares = np.einsum("ij,ij->j", white, white).reshape(residual.shape[:-1])
-    value: Array = -0.5 * (squares + d * np.log(2 * np.pi)) - np.log(np.diag(lower)).sum()
-    return value
+    return -0.5 * (squares + d * np.log(2 * np.pi)) - np.log(np.diag(lower)).sum()
 
 
 def symmetric_root(S: Array) -> Array:
     """Symmetric square roots of positive semi-definite matrices (…, d, d); zeros are allowed: a point."""
     values, vectors = np.linalg.eigh(S)
     roots = np.sqrt(np.maximum(values, 0))[..., None, :]
-    root: Array = (vectors * roots) @ vectors.swapaxes(-1, -2)
-    return root
+    return (vectors * roots) @ vectors.swapaxes(-1, -2)

@@ -24,7 +24,7 @@ LEAST_ERROR = 0.02
 ORIGINS_PER_ERROR = 3.0
 """Candidates for the origin of a grid within one standard deviation of a stamp; a finer grid changed no cost by .02 nats."""
 
-NEGLIGIBLE = 1e-6
+NEGLIGIBLE_WEIGHT = 1e-6
 """Weight of an origin, relative to the best, that is left out."""
 
 
@@ -82,7 +82,7 @@ def mixed_costs(stamps: Stamps, ranked: Indices, origins: Array, grid: Array) ->
     total = weights.sum()
     found = np.zeros((T, G))
     for k in range(count):
-        if weights[k] > NEGLIGIBLE:
+        if weights[k] > NEGLIGIBLE_WEIGHT:
             for a in ranked:
                 for i in range(G):
                     found[a, i] += (

@@ -407,7 +407,7 @@ def growth_parameters(
 
 # The setting of CRN and Causal Transformer ---------------------------------------------------------
 
-STAGES = {
+TUMOUR_STAGES = {
     "I": (1432, 1.72, 4.70, 5.0),
     "II": (128, 1.96, 1.63, 13.0),
     "IIIA": (1306, 1.91, 9.40, 13.0),
@@ -448,9 +448,9 @@ def _literature(
 
 def _literature_subjects(n: int, rng: np.random.Generator) -> dict[str, Array]:
     """Stages, diameters and parameters; α_r and ρ correlate by 0.87, and all are positive."""
-    counts = np.array([row[0] for row in STAGES.values()], dtype=float)
-    stage = rng.choice(len(STAGES), size=n, p=counts / counts.sum())
-    mu, sigma, most = np.array([row[1:] for row in STAGES.values()]).T[:, stage]
+    counts = np.array([row[0] for row in TUMOUR_STAGES.values()], dtype=float)
+    stage = rng.choice(len(TUMOUR_STAGES), size=n, p=counts / counts.sum())
+    mu, sigma, most = np.array([row[1:] for row in TUMOUR_STAGES.values()]).T[:, stage]
     diameters = np.exp(_truncated(mu, sigma, np.log(0.3), np.log(most), rng))
     kind = rng.integers(
         1, 4, size=n

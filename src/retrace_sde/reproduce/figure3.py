@@ -11,7 +11,6 @@ import numpy as np
 
 from retrace_sde.io.arrays import Indices
 from retrace_sde.metrics import kendall_tau, order_accuracy
-from retrace_sde.orders.enumeration import enumerate_orders
 from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.panel import Panel
 from retrace_sde.process.drift import TumourGrowth
@@ -21,6 +20,7 @@ from retrace_sde.reproduce.experiment import Experiment, Record, Task, every
 from retrace_sde.reproduce.files import markdown_table
 from retrace_sde.reproduce.summary import distinct, mean, panels, percent, where
 from retrace_sde.retrace import ReTrace
+from retrace_sde.search.enumerated import enumerate_orders
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

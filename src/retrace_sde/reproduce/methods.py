@@ -20,8 +20,7 @@ from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.metrics import kendall_tau, mean_absolute_error, neighbour_share, order_accuracy
 from retrace_sde.orders.costs import transition_costs
 from retrace_sde.orders.hidden.pair_moments import seen_distances
-from retrace_sde.orders.paths import shortest_path
-from retrace_sde.orders.shared import PathCosts
+from retrace_sde.orders.paths import PathCosts, shortest_path
 from retrace_sde.panel.blocks import Data, evenly
 from retrace_sde.paper.algorithm1 import ScoreOrder, score_order
 from retrace_sde.paper.baselines import dpt_order, mst_order

@@ -31,12 +31,11 @@ from retrace_sde.orders.collapsed.chains import (
     rules_of,
 )
 from retrace_sde.orders.collapsed.marginal import OrderEvidence
-from retrace_sde.orders.convergence import convergence, mixed
 from retrace_sde.orders.moves.rules import order_cost
 from retrace_sde.panel.blocks import evenly, to_numpy
 from retrace_sde.progress import report
 from retrace_sde.search.model import Fit
-from retrace_sde.search.posterior import SAMPLING, OrderPosterior
+from retrace_sde.search.posterior import SAMPLING, OrderPosterior, convergence, mixed
 from retrace_sde.search.protocols import Model
 
 CONCENTRATED_NATS = 15.0
@@ -129,8 +128,7 @@ def order_draws(
 def _log_odds(model: Model, evidence: OrderEvidence, orders: Indices) -> Array:
     """Of orders against their reverses, what is known of time included."""
     back = np.ascontiguousarray(orders[:, ::-1])
-    found: Array = evidence(orders) - evidence(back) + _known_odds(model, orders)
-    return found
+    return evidence(orders) - evidence(back) + _known_odds(model, orders)
 
 
 def _known_odds(model: Model, orders: Indices) -> Array:

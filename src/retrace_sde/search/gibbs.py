@@ -7,7 +7,7 @@ Each sweep draws, one after the other,
     the orders given parameters and what was observed, states summed out (the chains of the model).
 
 One order for all is moreover moved given the states, parameters integrated out: the reverse, which has other parameters, is then a
-move like others. Of orders of their own the reversal of all together is proposed in the same way.
+move like others.
 Limits: steps of equal length and one covariance, no common shocks, subjects alike.
 """
 
@@ -31,10 +31,8 @@ from retrace_sde.orders.collapsed.marginal import (
     start_posterior,
     step_posterior,
 )
-from retrace_sde.orders.convergence import convergence, mixed
 from retrace_sde.orders.draws import Chains, Stretch, random_states
 from retrace_sde.panel.blocks import in_order, to_numpy
-from retrace_sde.panel.order import Order
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.progress import report
 from retrace_sde.search.collapsed import (
@@ -45,14 +43,21 @@ from retrace_sde.search.collapsed import (
     diagnosed_orders,
 )
 from retrace_sde.search.model import Fit
-from retrace_sde.search.posterior import SAMPLING, OrderPosterior, order_posterior, tidy_padding
-from retrace_sde.search.protocols import DrawsParameters, Model
+from retrace_sde.search.posterior import (
+    SAMPLING,
+    OrderPosterior,
+    convergence,
+    mixed,
+    order_posterior,
+    tidy_padding,
+)
+from retrace_sde.search.protocols import Model
 
 PLUG_IN_STEPS = 5_000
 """Steps of all trajectories beyond which the parameters of single orders count as known: of an order's handful of steps they then tell more
 than a hundred times as much as the order does of them."""
 
-OWN_CHAINS, SWEEPS, BURN = 4, 50, 10
+OWN_CHAINS, OWN_SWEEPS, OWN_BURN = 4, 50, 10
 """Chains over single orders, sweeps of each that are recorded, and before."""
 
 BETWEEN_RECORDS = 1, 4
@@ -76,7 +81,7 @@ class Priors(NamedTuple):
     noise: tuple[Array, Array]
 
     @classmethod
-    def of(cls, model: DrawsParameters) -> Priors:
+    def of(cls, model: Model) -> Priors:
         """Weak ones in the units of the data (`default_priors`); values that are missing count as their variable's mean."""
         x = to_numpy(model.data.values).astype(float)
         inside = model.data.lengths.mask
@@ -90,36 +95,23 @@ class Priors(NamedTuple):
         return cls(step, start, (NOISE_OBSERVATIONS * NOISE_SHARE * variances, freedom))
 
 
-def _covariates(model: DrawsParameters) -> Any:
+def _covariates(model: Model) -> Any:
     u = model.data.covariates
     return None if u is None else to_numpy(u)
 
 
 @dataclass(frozen=True, eq=False)
 class Gibbs:
-    """Sweeps of one chain of a model. `turns`: the reversal of all orders is proposed."""
+    """Sweeps of one chain of a model."""
 
-    model: DrawsParameters
+    model: Model
     priors: Priors
     rng: np.random.Generator
-    turns: bool = False
 
-    def redraw(self, orders: Indices, law: Any) -> tuple[Indices, Any, float]:
-        """States and parameters given orders, which may come back reversed; and the log-likelihood under the old law."""
+    def redraw(self, orders: Indices, law: Any) -> tuple[Any, float]:
+        """Parameters given orders, states drawn on the way; and the log-likelihood under the old law."""
         value, states = self.model.completed(orders, law, self.rng)
-        step, start = self._posteriors(orders, states)
-        if self.turns:
-            back = self.model.data.reversed(orders)
-            mirrored = _mirrored(self.model, orders, states)
-            other = self._posteriors(back, mirrored)
-            odds = sum(each.log_evidence for each in other) - step.log_evidence
-            odds -= start.log_evidence + float(self._known(back) - self._known(orders))
-            if np.log(1 - self.rng.random()) < odds:
-                orders, states, (step, start) = back, mirrored, other
-        return orders, self._law(orders, states, step, start), value
-
-    def _known(self, orders: Indices) -> float:
-        return float(self.model.prior_costs(orders).sum())
+        return self._law(orders, states, *self._posteriors(orders, states)), value
 
     def _posteriors(self, orders: Indices, states: Array) -> tuple[Conjugate, Conjugate]:
         """Of the step and of the first states along orders, states (n, T, d) in time order."""
@@ -133,20 +125,15 @@ class Gibbs:
 
     def _law(self, orders: Indices, states: Array, step: Conjugate, start: Conjugate) -> Any:
         """Parameters drawn from their posterior."""
-        squares, freedom = self.priors.noise
-        if self.model.states_hidden:
-            residuals = to_numpy(in_order(self.model.data.values, orders)) - states
+        model, rng, (squares, freedom) = self.model, self.rng, self.priors.noise
+        if model.states_hidden:
+            residuals = to_numpy(in_order(model.data.values, orders)) - states
             squares = squares + np.nansum(residuals**2, axis=(0, 1))
             freedom = freedom + (~np.isnan(residuals)).sum(axis=(0, 1))
-        return self.drawn(step, start, (squares, freedom))
-
-    def drawn(self, step: Conjugate, start: Conjugate, noise: tuple[Array, Array]) -> Any:
-        """Parameters drawn from given laws."""
-        model, rng = self.model, self.rng
         theta, Q = step.draw(rng)
         mean, spread = start.draw(rng)
         euler = Euler(model.drift, theta / model.dt, Q / model.dt, model.dt)
-        return model.law_of(euler, Gaussian(mean[:, 0], spread), noise, rng)
+        return model.law_of(euler, Gaussian(mean[:, 0], spread), (squares, freedom), rng)
 
     def shared_sweep(self, order: Indices, law: Any) -> tuple[Indices, Any, float]:
         """One sweep over an order of all, its parameters and its states."""
@@ -189,17 +176,17 @@ def _drawn_with_parameters(
     """The same with parameters drawn; None where the chains have not converged."""
     report(SAMPLING)
     n, T, _ = model.data.shape
-    each = max(2 * samples // (OWN_CHAINS * SWEEPS), 1)
+    each = max(2 * samples // (OWN_CHAINS * OWN_SWEEPS), 1)
     sampler = Gibbs(model, Priors.of(model), rng)
     four = chains.spread(OWN_CHAINS, rng)
     each_alone = (replace(four, orders=four.orders[c : c + 1], states=four.states[c : c + 1]) for c in range(OWN_CHAINS))  # fmt: skip
-    every = [_advanced(sampler, own, law, BURN) for own in each_alone]
+    every = [_advanced(sampler, own, law, OWN_BURN) for own in each_alone]
     for between in BETWEEN_RECORDS:
-        where, kept = np.zeros((n, T, T)), np.empty((OWN_CHAINS, n, SWEEPS, T), dtype=np.int16)
-        traces = np.empty((OWN_CHAINS, SWEEPS, 2))
-        for c, k in np.ndindex(OWN_CHAINS, SWEEPS):
+        where, kept = np.zeros((n, T, T)), np.empty((OWN_CHAINS, n, OWN_SWEEPS, T), dtype=np.int16)
+        traces = np.empty((OWN_CHAINS, OWN_SWEEPS, 2))
+        for c, k in np.ndindex(OWN_CHAINS, OWN_SWEEPS):
             own, now = every[c] = _advanced(sampler, *every[c], between - 1)
-            _, now, value = sampler.redraw(own.orders[0], now)
+            now, value = sampler.redraw(own.orders[0], now)
             where += model.draw(now, own, Stretch(each, 0, 1, positions=True)).positions
             every[c] = own, now
             kept[c, :, k] = own.orders[0]
@@ -209,7 +196,7 @@ def _drawn_with_parameters(
             break
     else:
         return None
-    P = (where / (each * SWEEPS * OWN_CHAINS)).astype(np.float32)
+    P = (where / (each * OWN_SWEEPS * OWN_CHAINS)).astype(np.float32)
     tidy_padding(model, P, kept)
     merged = kept.transpose(1, 0, 2, 3).reshape(n, -1, T)
     return OrderPosterior(P, merged, *diagnosed, over_parameters=True)
@@ -219,7 +206,7 @@ def _advanced(sampler: Gibbs, own: Chains, law: Any, sweeps: int) -> tuple[Chain
     """A chain over single orders, in place, and its law after some sweeps."""
     T = own.orders.shape[-1]
     for _ in range(sweeps):
-        _, law, _ = sampler.redraw(own.orders[0], law)
+        law, _ = sampler.redraw(own.orders[0], law)
         sampler.model.draw(law, own, Stretch(1, 4 * T, 1))
     return own, law
 
@@ -269,11 +256,3 @@ def _swept(
         order, law, value = sampler.shared_sweep(*at)
         at = order, law
     return at, value
-
-
-def _mirrored(model: DrawsParameters, orders: Indices, states: Array) -> Array:
-    """States in time order, run backwards."""
-    if Order.of(orders).shared or not model.data.lengths.ragged:
-        return states[:, ::-1]
-    back = model.data.lengths.reversal
-    return np.take_along_axis(states, back[:, :, None], axis=1)

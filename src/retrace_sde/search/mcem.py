@@ -3,6 +3,10 @@
 E-step: chains over permutations, whose draws give expected sufficient statistics. M-step: the model's own. Chains
 persist from round to round, rounds grow longer, and the answer is the fit to the statistics averaged over the last
 half of the rounds (Polyak). The direction is decided by likelihoods marginal over the orders (bridge sampling).
+
+Standard errors include the uncertainty of the orders (Louis 1982). Observed information: that of known orders less the posterior variance of its score,
+`I = I_known − Σ_j Var(s_j | data)`. Products of posterior means are taken across two independent chains, so that the
+chains' autocorrelation does not bias them.
 """
 
 from __future__ import annotations
@@ -12,19 +16,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import expit
 
+from retrace_sde.fit.regression import StandardErrors
+from retrace_sde.fit.scores import errors_of_scores
 from retrace_sde.io.arrays import Array, Indices
-from retrace_sde.orders.draws import Chains, Stretch
+from retrace_sde.orders.draws import Chains, Draws, Stretch
 from retrace_sde.progress import enough, report
 from retrace_sde.search.alternate import Found
 from retrace_sde.search.model import Fit, Round
-from retrace_sde.search.protocols import Averages
+from retrace_sde.search.protocols import Model, Scoring
 
 MONTE_CARLO_TOLERANCE = 0.15
 """Monte-Carlo error at which to stop, in units of the standard errors for known orders: √(1 + 0.15²) is 1 % more than none."""
 
-MIN_ROUNDS, MAX_ROUNDS = 24, 150
+MIN_EM_ROUNDS, MAX_EM_ROUNDS = 24, 150
 """Rounds before convergence is judged from the last half of them, and after which iteration stops."""
 
 CONVERGED_ROUNDS = 3
@@ -52,7 +59,7 @@ class Run:
 
 
 def run(
-    model: Averages, law: Any, chains: Chains, *, rounds: int = 0, progress: Progress = _silent
+    model: Model, law: Any, chains: Chains, *, rounds: int = 0, progress: Progress = _silent
 ) -> Run:
     """Rounds until the averaged parameters have converged, or a fixed number of `rounds`.
 
@@ -65,13 +72,13 @@ def run(
     traces: list[Array] = []
     weights: list[float] = []
     gap, good = np.inf, 0
-    for k in range(rounds or MAX_ROUNDS):
+    for k in range(rounds or MAX_EM_ROUNDS):
         if k > 1 and enough(AVERAGING):
             break
         # The error falls with the square root of the work, so its square measures progress.
         report(
             AVERAGING,
-            k / rounds if rounds else max(k / MAX_ROUNDS, (MONTE_CARLO_TOLERANCE / gap) ** 2),
+            k / rounds if rounds else max(k / MAX_EM_ROUNDS, (MONTE_CARLO_TOLERANCE / gap) ** 2),
         )
         draws = model.draw(law, chains, Stretch(effort.records(k), 2 * T))
         if k < effort.warm // 2:  # burn-in: the proposals learn, and then stay as they are
@@ -83,7 +90,7 @@ def run(
         traces.append(np.stack([_vector(model, model.maximise(each, new)) for each in parts]))
         weights.append(effort.records(k))
         law = model.extrapolate(law, new)
-        if not rounds and k + 1 >= MIN_ROUNDS:
+        if not rounds and k + 1 >= MIN_EM_ROUNDS:
             known = model.known_order_errors(seen[-1], new)
             unit = np.append(known.drift.ravel(), known.diffusion.ravel())
             gap = monte_carlo_error(np.array(traces), np.array(weights), unit)
@@ -106,11 +113,11 @@ def _mean(parts: list[Any], weights: Array) -> Any:
     return total
 
 
-def _vector(model: Averages, law: Any) -> Array:
+def _vector(model: Model, law: Any) -> Array:
     return np.concatenate([each.ravel() for each in model.parameters(law)])
 
 
-def _round(model: Averages, law: Any) -> Round:
+def _round(model: Model, law: Any) -> Round:
     return Round(np.empty((0, 0), dtype=np.intp), *model.parameters(law), float("nan"))
 
 
@@ -149,7 +156,7 @@ class Averaged:
 
 
 def average(
-    model: Averages,
+    model: Model,
     begin: Fit,
     rng: np.random.Generator,
     *,
@@ -178,7 +185,7 @@ def average(
 
 
 def both_ways(
-    model: Averages, law: Any, chains: Chains, *, rounds: int, bridges: int = 0
+    model: Model, law: Any, chains: Chains, *, rounds: int, bridges: int = 0
 ) -> tuple[Run, Run, Array]:
     """Short runs from a law and chains, and from their reverse; each trajectory's log-ratio between them.
 
@@ -190,9 +197,7 @@ def both_ways(
     return one, two, bridge(model, one, two, bridges=bridges)
 
 
-def bridge(
-    model: Averages, one: Run, two: Run, *, bridges: int = 0, opposite: bool = True
-) -> Array:
+def bridge(model: Model, one: Run, two: Run, *, bridges: int = 0, opposite: bool = True) -> Array:
     """`log p(X_j; one) − log p(X_j; two)`, marginal over the orders, with their prior.
 
     Reversal is a bijection of orders, so `p(X; two)/p(X; one) = E[p(X_rev o; two)/p(X_o; one)]` over o drawn
@@ -240,3 +245,94 @@ def bennett(ahead: Array, back: Array) -> Array:
         above = expit(ahead - r).sum(axis=0) > expit(back + r).sum(axis=0)
         low, high = np.where(above, r, low), np.where(above, high, r)
     return (low + high) / 2
+
+
+MAX_LOUIS_PARAMETERS = 500
+"""Number of parameters beyond which Louis' information matrix is not computed."""
+
+FLOOR_IN_ERRORS = 3.0
+"""Monte-Carlo errors by which the remaining information must exceed zero."""
+
+
+def louis_errors(
+    model: Model,
+    few: Model,
+    law: Any,
+    sums: Any,
+    draws: Draws,
+    rng: np.random.Generator,
+) -> tuple[StandardErrors, str | None]:
+    """Standard errors that include the uncertainty of the orders, and a note if they do not.
+
+    `draws` are orders of the trajectories of `few`, a sample of those of `model`.
+    """
+    scoring = model.scoring(law, sums)
+    d = model.data.shape[2]
+    if scoring.size > MAX_LOUIS_PARAMETERS:
+        return model.known_order_errors(sums, law, shown=True), (
+            f"Standard errors assume known orders: with {d} variables the uncertainty of the orders is "
+            "not computed."
+        )
+    covariance, meat, floored = louis_covariance(model, few, law, sums, draws, rng)
+    if floored:
+        note = (
+            "Some combination of parameters is hardly identified when orders are unknown (its information is not "
+            "significantly above zero): standard errors there are lower bounds."
+        )
+        return scoring.errors(covariance), note
+    return errors_of_scores(scoring.errors, covariance, meat, model.data), None
+
+
+def louis_covariance(
+    model: Model, few: Model, law: Any, sums: Any, draws: Draws, rng: np.random.Generator
+) -> tuple[Array, Array, bool]:
+    """The inverse of Louis' information, `Σ_j E[s_j] E[s_j]ᵀ` of all trajectories (or groups), and whether a floor mattered."""
+    complete = model.scoring(law, sums).information(rng)
+    square, means = _squares(few.scoring(law, sums), draws)
+    share = model.data.shape[0] / few.data.shape[0]
+    lost = (square - _crossed(*means)) * share
+    covariance, floored = floored_inverse(complete - lost, complete, _floor(draws.kept))
+    meat = _crossed(*(few.data.by_group(each) for each in means)) * share
+    return covariance, meat, floored
+
+
+def _squares(scoring: Scoring, draws: Draws) -> tuple[Array, list[Array]]:
+    """`Σ_j E[s_j s_jᵀ]`, and `E[s_j]` (n, size) of each of two chains."""
+    _, m, R, _ = draws.kept.shape
+    means, square = [np.zeros((m, scoring.size)) for _ in range(2)], 0.0
+    for k, (order, gaps) in enumerate(zip(draws.orders(), draws.crossed(), strict=True)):
+        if k // R < 2:
+            each = scoring.of(order, gaps)
+            square = square + each.T @ each / (2 * R)
+            means[k // R] += each / R
+    return np.asarray(square), means
+
+
+def _crossed(one: Array, two: Array) -> Array:
+    """`Σ_j E[s_j] E[s_j]ᵀ` across two chains."""
+    product = one.T @ two
+    return 0.5 * (product + product.T)
+
+
+def floored_inverse(information: Array, complete: Array, floor: float) -> tuple[Array, bool]:
+    """The inverse, with the share of the complete information at least `floor` in every direction; and whether
+    that mattered.
+
+    `I = L V diag(λ) Vᵀ Lᵀ` with `complete = L Lᵀ`: λ are the shares that are left where the orders are not known.
+    """
+    unit = np.sqrt(np.diag(complete))
+    L = np.linalg.cholesky(complete / np.outer(unit, unit))
+    half = np.linalg.inv(L) / unit
+    shares, V = np.linalg.eigh(half @ information @ half.T)
+    root = half.T @ V / np.sqrt(np.maximum(shares, floor))
+    return root @ root.T, bool(shares[0] < floor)
+
+
+def _floor(kept: NDArray[np.int16]) -> float:
+    """Shares below this are not significantly above zero.
+
+    The posterior variance of a score from K draws, summed over m trajectories, has a relative error of about
+    √(2/(K m)); what is left of the information is one less its share.
+    """
+    _, m, R, _ = kept.shape
+    return min(FLOOR_IN_ERRORS * float(np.sqrt(2 / (2 * R * m))), 0.5)

@@ -61,8 +61,7 @@ class PathFit:
     def common(self, H: Array, n: int) -> Array:
         """U, the covariance of the common shocks for each unit of time."""
         L = cholesky(H, lower=True)
-        found: Array = L @ (self.ratio - np.eye(len(H))) @ L.T / n
-        return found
+        return L @ (self.ratio - np.eye(len(H))) @ L.T / n
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,8 +149,7 @@ class MeanPath:
         if self.common is None:
             return None
         root = solve_triangular(cholesky(Q, lower=True), np.eye(len(Q)), lower=True)
-        found: Array = np.eye(len(Q)) + self.n * root @ self.common @ root.T
-        return found
+        return np.eye(len(Q)) + self.n * root @ self.common @ root.T
 
 
 def _ratio(z: Array, free: int, weight: float) -> Array:
@@ -161,8 +159,7 @@ def _ratio(z: Array, free: int, weight: float) -> Array:
     level = max(float(np.trace(total)) / (d * max(free, 1)), 1.0)
     mixed = (total + weight * level * np.eye(d)) / (max(free, 1) + weight)
     values, vectors = np.linalg.eigh(mixed)
-    found: Array = (vectors * np.maximum(values, 1.0)) @ vectors.T
-    return found
+    return (vectors * np.maximum(values, 1.0)) @ vectors.T
 
 
 def slice_effects(values: Any) -> Array:

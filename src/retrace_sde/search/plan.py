@@ -96,7 +96,7 @@ class Plan:
         plain = settings.by_score or settings.rates or model.data.lazy
         if settings.scheme != "exact" or plain or not has_state_space(model.drift):
             return False
-        differ = model.timing.gaps_known and model.gaps.uneven(T, model.dt)
+        differ = model.timing.gaps_known and model.gaps.uneven(model.dt)
         return differ and (settings.estimator == "exact" or n * T * d**3 <= CROSSED_WORK)
 
     def with_noise(self, noise: Noise) -> Model:
@@ -111,9 +111,8 @@ class Plan:
         if model.timing.scheduled:
             gaps = model.timing.scheduled_gaps
             return HiddenModel.across(model, gaps, noise=noise, placed=True)
-        T = model.data.shape[1]
-        if unknown or model.gaps.uneven(T, model.dt):
-            gaps = model.gaps.along(T)
+        if unknown or model.gaps.uneven(model.dt):
+            gaps = model.gaps.along(model.data.shape[1])
             return HiddenModel.across(model, gaps, noise=noise, free=unknown)
         if model.data.covariates is not None:
             return HiddenModel.across(model, equal, noise=noise)

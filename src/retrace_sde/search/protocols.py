@@ -1,7 +1,7 @@
 """What each caller asks of a model: to be fitted along an order, to judge orders, and to be averaged over them.
 
-Each protocol adds at most ten members to the one before; a function names the smallest that it needs. A law is what a model
-judges orders by, sums are its expected sufficient statistics (they add up and can be scaled); both are the model's own.
+Each protocol has at most ten members, and a model is a problem (`model.Problem`) that has them all. A law is what a model judges
+orders by, sums are its expected sufficient statistics (they add up and can be scaled); both are the model's own.
 """
 
 from __future__ import annotations
@@ -12,18 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrace_sde.fit.euler import Euler
-from retrace_sde.fit.exact import Embedding
 from retrace_sde.fit.moments import Moments
 from retrace_sde.fit.regression import Estimate, StandardErrors
 from retrace_sde.io.arrays import Array, Indices, State
 from retrace_sde.orders.draws import Chains, Draws, Stretch
-from retrace_sde.orders.prior import Prior
 from retrace_sde.panel.blocks import Data
-from retrace_sde.panel.clock import Clock, Gaps
-from retrace_sde.process.drift import Drift
-from retrace_sde.process.sde import Gaussian, Scheme
-from retrace_sde.search.mean_path import MeanPath
-from retrace_sde.search.model import Effort, Fit
+from retrace_sde.process.sde import Gaussian
+from retrace_sde.search.model import Effort, Fit, Problem
 
 
 class SharedOrders(Protocol):
@@ -54,57 +49,7 @@ class Scoring(Protocol):
     def errors(self, covariance: Array) -> StandardErrors: ...
 
 
-class Panelled(Protocol):
-    """The data and the drift."""
-
-    @property
-    def data(self) -> Data: ...
-    @property
-    def dt(self) -> float: ...
-    @property
-    def drift(self) -> Drift: ...
-    @property
-    def variances(self) -> Array: ...
-    @property
-    def states_hidden(self) -> bool: ...
-    @property
-    def gaps_estimated(self) -> bool: ...
-    @property
-    def gaps_random(self) -> bool: ...
-    def some(self, size: int) -> Self: ...
-    def for_others(self, data: Data) -> Self: ...
-
-
-class Centred(Panelled, Protocol):
-    """The data as deviations from what all trajectories share, where they share shocks."""
-
-    @property
-    def mean_path(self) -> MeanPath | None: ...
-    def mean_path_value(self, order: Indices, step: Euler) -> float: ...
-    def about(self, mean_path: MeanPath | None, values: Any | None = None) -> Self: ...
-
-
-class Dated(Centred, Protocol):
-    """What is known of the panel's time."""
-
-    @property
-    def prior(self) -> Prior | None: ...
-    @property
-    def gaps(self) -> Gaps: ...
-    @property
-    def timing(self) -> Clock: ...
-    @property
-    def steps_equal(self) -> bool: ...
-    @property
-    def scheme(self) -> Scheme: ...
-    @property
-    def closed_form(self) -> bool: ...
-    def prior_costs(self, order: Indices) -> Array: ...
-    def repaired(self, order: Indices) -> Indices: ...
-    def one_way(self, orders: Indices) -> bool: ...
-
-
-class FitsOrders(Dated, Protocol):
+class FitsOrders(Protocol):
     """An order known: parameters, their errors, and the data as a closed form sees them."""
 
     def fit(self, order: Indices, start: Fit | None = None, *, final: bool = False) -> Fit: ...
@@ -115,7 +60,7 @@ class FitsOrders(Dated, Protocol):
     ) -> Estimate: ...
     def initial(self, found: Fit) -> Gaussian: ...
     def effective(self, found: Moments, estimate: Estimate) -> Moments: ...
-    def embedding(self, theta: Array, H: Array) -> Embedding | None: ...
+    def for_others(self, data: Data) -> Self: ...
     def bootstrap(
         self, found: Fit, rng: np.random.Generator, *, replicates: int
     ) -> StandardErrors: ...
@@ -123,7 +68,7 @@ class FitsOrders(Dated, Protocol):
     def plain(self) -> Any: ...
 
 
-class JudgesShared(FitsOrders, Protocol):
+class JudgesShared(Protocol):
     """Parameters known: one order for all trajectories."""
 
     def for_search(self) -> Self: ...
@@ -135,7 +80,7 @@ class JudgesShared(FitsOrders, Protocol):
     def distances(self) -> Array: ...
 
 
-class JudgesOwn(FitsOrders, Protocol):
+class JudgesOwn(Protocol):
     """Parameters known: one order for each trajectory, the best of them or draws from their posterior."""
 
     @property
@@ -147,11 +92,9 @@ class JudgesOwn(FitsOrders, Protocol):
     def draw(self, law: Any, chains: Chains, stretch: Stretch) -> Draws: ...
 
 
-class Averages(JudgesOwn, Protocol):
+class Averages(Protocol):
     """Both unknown: parameters averaged over the orders of single trajectories (Monte-Carlo EM)."""
 
-    @property
-    def averages(self) -> bool: ...
     def begin(self, found: Fit) -> Any: ...
     def expect(self, draws: Draws, law: Any) -> list[Any]: ...
     def maximise(self, sums: Any, law: Any) -> Any: ...
@@ -163,7 +106,7 @@ class Averages(JudgesOwn, Protocol):
     def averaged_fit(self, orders: Indices, law: Any, sums: Any) -> Fit: ...
 
 
-class DrawsParameters(JudgesOwn, Protocol):
+class DrawsParameters(Protocol):
     """Parameters drawn with the orders (Gibbs sampling): states given both, a law from what was drawn, a move of a shared order under it."""
 
     @property
@@ -177,5 +120,5 @@ class DrawsParameters(JudgesOwn, Protocol):
     def shared_move(self, order: Indices, law: Any, state: State) -> Indices: ...
 
 
-class Model(JudgesShared, Averages, DrawsParameters, Protocol):
-    """All of it, for whoever does not know yet which kind of order is sought."""
+class Model(Problem, FitsOrders, JudgesShared, JudgesOwn, Averages, DrawsParameters):
+    """A problem that can be asked all of it; what a problem says of its data and their time every model says."""

@@ -33,6 +33,7 @@ from retrace_sde.retrace import ReTrace
 from retrace_sde.show.figures import figures
 from retrace_sde.show.sharing import contents, nameless, unquoted
 from retrace_sde.show.verdicts import verdicts
+from retrace_sde.show.wording import worded
 
 FORECAST_STEPS = 3
 """Observations ahead that a report forecasts unless it is told otherwise."""
@@ -151,7 +152,7 @@ def _residual_sentences(model: ReTrace, panel: Panel) -> list[dict[str, Any]]:
     """Each residual check, those that failed first; none where they were not run."""
     check, names = model.residuals_, [str(each) for each in panel.ids]
     found = [*check.failed, *(each for each in check.verdicts if not each.failed)]
-    return [{"failed": each.failed, "sentence": each.sentence(names)} for each in found]
+    return [{"failed": each.failed, "sentence": worded(each.sentence(names))} for each in found]
 
 
 def render(template: str, **values: Any) -> str:
@@ -188,7 +189,7 @@ def _environment() -> Environment:
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )  # fmt: skip
-    environment.filters |= {"number": number, "json": _json}
+    environment.filters |= {"number": number, "json": _json, "worded": worded}
     return environment
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import PER_VISIT, Panel
 from retrace_sde.retrace import ReTrace
+from retrace_sde.show.wording import worded
 
 Standing = Literal["good", "mixed", "open"]
 
@@ -65,14 +66,15 @@ class Answer:
 
 
 def verdicts(model: ReTrace, panel: Panel) -> tuple[Answer, ...]:
-    """What inputs do, where there are some; order, direction, identifiability and what to do next."""
-    return (
+    """What inputs do, where there are some; order, direction, identifiability and what to do next; in the words of the interface."""
+    found = (
         *_inputs(model, panel),
         _order(model, panel),
         _direction(model),
         _identifiability(model),
         _next_steps(model, panel),
     )
+    return tuple(replace(each, sentences=tuple(map(worded, each.sentences))) for each in found)
 
 
 def placement(model: ReTrace, *, lengths: Indices | None = None) -> Array | None:

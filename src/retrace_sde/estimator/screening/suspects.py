@@ -144,11 +144,10 @@ def _without(x: Array, screen: Screen, entry: Entry, request: Request) -> Array 
 
 def _tied_share(x: Array) -> Array:
     """Of every variable (d,), the share of the values that equal another one of their subject's."""
-    ordered = np.sort(x, axis=1)
-    same = np.diff(ordered, axis=1) == 0
-    pad = np.zeros_like(same[:, :1])
-    tied = np.concatenate([same, pad], axis=1) | np.concatenate([pad, same], axis=1)
-    return np.asarray(tied.sum(axis=(0, 1)) / np.maximum((~np.isnan(x)).sum(axis=(0, 1)), 1))
+    ordered = np.sort(x.transpose(2, 0, 1), axis=2)
+    same = ordered[..., 1:] == ordered[..., :-1]
+    tied = same.sum(axis=(1, 2)) + same[..., 0].sum(axis=1) + (same[..., 1:] & ~same[..., :-1]).sum(axis=(1, 2))  # fmt: skip
+    return np.asarray(tied / np.maximum((~np.isnan(x)).sum(axis=(0, 1)), 1))
 
 
 def _can_screen(entry: Entry, request: Request) -> bool:

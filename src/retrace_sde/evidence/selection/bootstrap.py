@@ -8,8 +8,8 @@ import numpy as np
 
 from retrace_sde.evidence.selection.intercepts import resampled_fit
 from retrace_sde.evidence.selection.subjects import SubjectAccount
-from retrace_sde.fit.bootstrap import errors_of_draws
 from retrace_sde.fit.regression import StandardErrors
+from retrace_sde.fit.scores import errors_of_draws
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.deferred import joblib
 from retrace_sde.progress import steps

@@ -79,7 +79,7 @@ class ObservedAccount(Account):
             first = model.data.states(alike.order)[None]
             start = start_log_densities(first, step, model.variances)[0]
             fit = replace(alike, log_likelihoods=start + levels.log_likelihoods)
-            uneven = alike.gaps.uneven(model.data.shape[1], model.dt)
+            uneven = alike.gaps.uneven(model.dt)
             fits.append((fit, cls(model, levels, uneven)))
         extra = fits[0][1].levels.n_extra
         gain = max(fit.objective for fit, _ in fits) - found.better.objective

@@ -109,11 +109,10 @@ def _levels_say(found: SubjectEffects) -> str:
     text = f"random intercepts, one for each subject{found.by}"
     if not found.short:
         return text
-    slow = "there is none" if np.isinf(found.reversion) else f"{found.reversion:.3g}"
-    return (
-        f"{text}. A subject is observed for {found.span:.3g}, less than the time of the slowest mean reversion ({slow}): "
-        "an intercept and slow mean reversion look alike, so intervals of the drift are wide"
-    )
+    slow = "which the estimated drift does not even have"
+    if np.isfinite(found.reversion):
+        slow = f"which takes {found.reversion:.3g} units of time, longer than the {found.span:.3g} observed"
+    return f"{text}. Intervals of the drift are wide: an intercept looks like slow mean reversion, {slow}"
 
 
 def _rates_say(found: SubjectEffects) -> str:

@@ -49,13 +49,37 @@ def confirm(x: Array, kept: Array, places: list[tuple[int, int, int | None]]) ->
     `kept`: x with suspects, and rows that might be, missing.
     """
     models = _Models(_interpolated(kept), kept)
-    answers = []
+    suspects, levels = _asked_of(x, places)
+    usual = models.usual(suspects, levels)
+    return [
+        not clear and _all_below(models.p_values(*each), level)
+        for each, level, clear in zip(suspects, levels, usual, strict=True)
+    ]
+
+
+def _asked_of(
+    x: Array, places: list[tuple[int, int, int | None]]
+) -> tuple[list[_Suspect], list[float]]:
+    """Suspects with the values of their rows, and the level of each."""
+    suspects, levels = list[_Suspect](), list[float]()
+    seen = ~np.isnan(x)
+    every = (*range(x.shape[2]),)
     for j, k, v in places:
-        known = (*np.flatnonzero(~np.isnan(x[j, k])).tolist(),)
+        known = every if seen[j, k].all() else (*np.flatnonzero(seen[j, k]).tolist(),)
+        suspects.append(_Suspect(x[j, k], j, k, known, v))
         # the cell was chosen among those of its row
-        level = LEVEL if v is None else LEVEL / len(known)
-        answers.append(_all_below(models.p_values(x[j, k], j, k, known, v), level))
-    return answers
+        levels.append(LEVEL if v is None else LEVEL / len(known))
+    return suspects, levels
+
+
+class _Suspect(NamedTuple):
+    """Values (d,) at a position of a trajectory, which of them are known, and the one that is thought to be wrong, or None: all of them."""
+
+    row: Array
+    trajectory: int
+    position: int
+    variables: tuple[int, ...]
+    cell: int | None = None
 
 
 def _all_below(p_values: Iterator[float], level: float) -> bool:
@@ -107,11 +131,17 @@ def outlying(x: Array, kept: Array, j: int, k: int, v: int | None) -> bool:
 
 def _interpolated(x: Array) -> Array:
     """x with missing values interpolated along each trajectory; where there are none, the medians of the position."""
-    found, where = x.copy(), np.arange(x.shape[1])
-    for j, v in zip(*np.nonzero(np.isnan(x).any(axis=1)), strict=True):
-        seen = ~np.isnan(x[j, :, v])
-        if seen.any():
-            found[j, :, v] = np.interp(where, where[seen], x[j, seen, v])
+    seen = ~np.isnan(x)
+    if seen.all():
+        return x
+    T = x.shape[1]
+    at = np.broadcast_to(np.arange(T)[:, None], x.shape)
+    low = np.maximum.accumulate(np.where(seen, at, -1), axis=1)
+    high = np.minimum.accumulate(np.where(seen, at, T)[:, ::-1], axis=1)[:, ::-1]
+    low, high = np.where(low < 0, high, low), np.where(high >= T, low, high)
+    one, two = (np.take_along_axis(x, np.clip(k, 0, T - 1), axis=1) for k in (low, high))
+    found = (two - one) / np.maximum(high - low, 1) * (at - low) + one
+    found = np.where(seen, x, found)
     return np.where(np.isnan(found), np.nan_to_num(median(x, 0))[None], found)
 
 
@@ -127,6 +157,28 @@ class _Models:
     ) -> Iterator[float]:
         """How likely some variables of a row (d,) of trajectory j at position k, or a cell given the others, are by chance, under each model that there are
         enough rows for."""
+        for offsets, positions, power in self._asked(k):
+            yield self._judge(offsets, positions, power).p_value(row, j, k, variables, cell)
+
+    def usual(self, suspects: list[_Suspect], levels: list[float]) -> list[bool]:
+        """Which suspects are so near to what the first model expects that more than the level of all other rows are as far: the rest need not be asked
+        one by one. In a panel that steps of one kind do not describe (50 variables at rest) those are all of 1400."""
+        together: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
+        for i, each in enumerate(suspects):
+            neighbours = (*_offsets(each.position, self.x.shape[1], 4),)
+            together.setdefault((neighbours, each.variables), []).append(i)
+        found = [False] * len(suspects)
+        for (_, variables), some in together.items():
+            model = next(self._asked(suspects[some[0]].position), None)
+            if model is not None:
+                judge = self._judge(*model)
+                bounded = judge.ordinary([suspects[i] for i in some], [levels[i] for i in some], variables)  # fmt: skip
+                for i, clear in zip(some, bounded, strict=True):
+                    found[i] = clear
+        return found
+
+    def _asked(self, k: int) -> Iterator[tuple[list[int], Indices, int]]:
+        """The models that there are enough rows for to judge rows at position k: neighbours, positions at which they are fitted, and power."""
         n, T, d = self.x.shape
         four, two, every = _offsets(k, T, 4), _offsets(k, T, 2), np.arange(T)
         p = 2 * d
@@ -134,9 +186,9 @@ class _Models:
             positions = every[(every + min(offsets) >= 0) & (every + max(offsets) < T)]
             count = len(offsets) * d if power == 1 else p * (p + 3) // 2
             if n * len(positions) >= ROWS_PER_FEATURE * count and count <= most:
-                yield self._judge(offsets, positions, power).p_value(row, j, k, variables, cell)
+                yield offsets, positions, power
         if n >= max(ROWS_PER_FEATURE * (p + 1), MIN_ROWS):
-            yield self._judge(two, np.array([k]), 1).p_value(row, j, k, variables, cell)
+            yield two, np.array([k]), 1
 
     def _judge(self, offsets: list[int], positions: Indices, power: int) -> _Judge:
         key = (power, int(positions[0]), len(positions), *offsets)
@@ -223,7 +275,7 @@ class _Judge:
         seen: Mask = np.asarray(~np.isnan(y).any(axis=2))
         F = features[seen]
         G: Array = np.asarray(np.linalg.pinv(F.T @ F, hermitian=True), dtype=np.float64)
-        B = G @ F.T @ y[seen]
+        B = G @ (F.T @ y[seen])
         leverage = (F @ G * F).sum(axis=1)
         found = np.full(y.shape, np.nan)
         found[seen] = (y[seen] - F @ B) / np.sqrt(np.maximum(1 - leverage, 0.05))[:, None]
@@ -235,10 +287,8 @@ class _Judge:
         """How likely what is left of some variables of a row (d,) of trajectory j at position k, or of one cell given the others, is by chance."""
         chosen, key = list(variables), (variables, cell)
         if key not in self.lengths:
-            if variables not in self.white:
-                self.white[variables] = _White.of(self.residuals[..., chosen])
             one = None if cell is None else variables.index(cell)
-            self.lengths[key] = _Lengths.of(self.white[variables], one)
+            self.lengths[key] = _Lengths.of(self._whitened(variables), one)
         law, at = self.lengths[key], int(np.searchsorted(self.positions, k))
         if law is None:
             return 1.0
@@ -247,6 +297,38 @@ class _Judge:
         usual = max(law.relative(0, j), law.relative(1, at), 1.0)
         length = lengths(rest[chosen] @ law.W) / usual
         return float(law.tail.beyond(np.asarray(length)))
+
+    def _whitened(self, variables: tuple[int, ...]) -> _White | None:
+        """The residuals of some variables."""
+        if variables not in self.white:
+            self.white[variables] = _White.of(self.residuals[..., list(variables)])
+        return self.white[variables]
+
+    def ordinary(
+        self, suspects: list[_Suspect], levels: list[float], variables: tuple[int, ...]
+    ) -> list[bool]:
+        """Of suspects of which the same variables are known, those that are no farther than more than the level of other rows, so that their p value is larger."""
+        white = self._whitened(variables)
+        if white is None:
+            return [False] * len(suspects)
+        j, k = (np.array([each[at] for each in suspects]) for at in (1, 2))
+        features = self.features[j, np.searchsorted(self.positions, k)]
+        rest = np.stack([each.row for each in suspects]) - features @ self.B
+        rest /= np.sqrt(1 + np.einsum("ij,ij->i", features @ self.G, features))[:, None]
+        mine, others = rest[:, list(variables)] @ white.W, white.residuals[white.seen]
+        found = np.zeros(len(suspects), dtype=bool)
+        for cell in dict.fromkeys(each.cell for each in suspects):
+            of_cell = np.array([each.cell == cell for each in suspects])
+            level = next(a for a, each in zip(levels, suspects, strict=True) if each.cell == cell)
+            if cell is None:
+                sizes, own = lengths(others), lengths(mine[of_cell])
+            else:
+                way = white.W[variables.index(cell)]
+                sizes, own = (np.abs(each @ (way / lengths(way))) for each in (others, mine[of_cell]))  # fmt: skip
+            beyond = int(level * len(sizes)) + 1
+            if beyond <= len(sizes):
+                found[of_cell] = own <= np.partition(sizes, -beyond)[-beyond]
+        return [bool(each) for each in found]
 
 
 def _whitening(residuals: Array) -> Array:

@@ -53,6 +53,8 @@ class Suspect:
         seen = ""
         if self.value is not None and self.expected is not None:
             seen = f": {self.value:.4g} where {self.expected:.4g} ± {self.sd:.2g} is expected"
+        elif not self.repair:
+            seen = f": the {self.kind} does not fit the rest"
         likely = f"; {self.repair}" if self.repair else ""
         return f"{self.where}{seen}{likely}"
 

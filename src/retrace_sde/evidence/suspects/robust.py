@@ -37,35 +37,41 @@ RIDGE = 1e-9
 
 
 def median(values: Array, axis: int | tuple[int, ...] | None = None) -> Array:
-    """Median without missing values; NaN where there is none."""
-    if not np.isnan(values).any():
-        return _plain_median(values, axis)
-    some = ~np.isnan(values).all(axis=axis, keepdims=True)
-    found = np.nanmedian(np.where(some, values, 0.0), axis=axis, keepdims=True)
-    return np.asarray(np.squeeze(np.where(some, found, np.nan), axis=axis))
+    """Median without missing values; NaN where there is none.
 
-
-def _plain_median(values: Array, axis: int | tuple[int, ...] | None) -> Array:
-    """np.median of complete values, four times as quick: it also looks for the largest."""
-    if not values.size:
-        return np.asarray(np.median(values, axis=axis))
+    As np.nanmedian, four times as quick: that looks for the largest values too, and goes through masked arrays where some are missing.
+    """
     axes = np.arange(values.ndim)[() if axis is None else np.atleast_1d(axis)]
     rest = [k for k in range(values.ndim) if k not in axes]
     flat = values.transpose(*rest, *axes).reshape(*(values.shape[k] for k in rest), -1)
-    half = flat.shape[-1] // 2
-    parted = np.partition(flat, half, axis=-1)
-    middle = parted[..., half]
-    return np.asarray(
-        middle if flat.shape[-1] % 2 else (parted[..., :half].max(axis=-1) + middle) / 2
+    if not flat.shape[-1]:
+        return np.full(flat.shape[:-1], np.nan)
+    missing = np.isnan(flat)
+    if not missing.any():
+        half = flat.shape[-1] // 2
+        parted = np.partition(flat, half, axis=-1)
+        middle = parted[..., half]
+        return np.asarray(
+            middle if flat.shape[-1] % 2 else (parted[..., :half].max(axis=-1) + middle) / 2
+        )
+    ordered, count = np.sort(flat, axis=-1), flat.shape[-1] - missing.sum(axis=-1, keepdims=True)
+    low, high = (
+        np.take_along_axis(ordered, np.maximum(at, 0), axis=-1)[..., 0]
+        for at in ((count - 1) // 2, np.minimum(count // 2, flat.shape[-1] - 1))
     )
+    return np.asarray((low + high) / 2)
 
 
 def quantile(values: Array, share: float) -> Array:
     """An observed value with that share below it, along axis 1 and without missing values; NaN where there is none."""
-    ordered = np.sort(values, axis=1)  # those that are not known are last
-    last = np.maximum((~np.isnan(ordered)).sum(axis=1, keepdims=True) - 1, 0)
-    at = (share * last).astype(np.intp)
-    return np.asarray(np.take_along_axis(ordered, at, axis=1)[:, 0])
+    along = np.ascontiguousarray(np.moveaxis(values, 1, -1))
+    missing = np.isnan(along)
+    if not missing.any():
+        at = int(share * (along.shape[-1] - 1))
+        return np.asarray(np.partition(along, at, axis=-1)[..., at])
+    last = np.maximum(along.shape[-1] - 1 - missing.sum(axis=-1, keepdims=True), 0)
+    ordered = np.sort(along, axis=-1)  # those that are not known are last
+    return np.asarray(np.take_along_axis(ordered, (share * last).astype(np.intp), axis=-1)[..., 0])
 
 
 def centre_and_scale(x: Array) -> tuple[Array, Array]:
@@ -80,37 +86,49 @@ def centre_and_scale(x: Array) -> tuple[Array, Array]:
 def trimmed_regression(y: Array, x: Array) -> tuple[Array, Array]:
     """Coefficients (d + 1, d) of y (N, d) on x and a constant, and the covariance of what is left, from the bulk of the rows.
 
-    It starts at y = x + c, so that rows with a wrong regressor, which differ from their neighbour, are left out from the first round on.
+    It starts at y = x + c, so that rows with a wrong regressor, which differ from their neighbour, are left out from the first round on. The
+    regression is that of y − x, whose second moments lose no digits to what y and x have in common; a round adds or takes away what rows changed sides.
     """
     every = evenly(len(y), REGRESSION_ROWS)
-    y, x = y[every], x[every]
+    if len(every) < len(y):
+        y, x = y[every], x[every]
     N, d = y.shape
     near = np.r_[np.eye(d), np.zeros((1, d))]
-    X, B = np.c_[x, np.ones(N)], near
-    rest = y - x
-    rest = rest - _plain_median(rest, 0)
-    S = np.diag((NORMAL_MAD * _plain_median(np.abs(rest), 0)) ** 2 + 1e-12)
+    Z = np.c_[x, np.ones(N), y - x]
+    moved = Z[:, d + 1 :]
+    rest = moved - median(moved, 0)
+    variances = (NORMAL_MAD * median(np.abs(rest), 0)) ** 2 + 1e-12
+    B, S = near, np.diag(variances)
     bound, middle = chi2_ppf(KEPT, d), chi2_ppf(0.5, d)
-    squares, before = _squares(rest, S), np.zeros(N, dtype=bool)
+    squares, before = rest**2 @ (1 / variances), np.zeros(N, dtype=bool)
+    G = np.zeros((2 * d + 1, 2 * d + 1))
     for _ in range(TRIMMED_ROUNDS):
-        kept = squares <= bound * np.median(squares) / middle
-        if kept.sum() < 3 * (d + 1) or np.array_equal(kept, before):
+        kept = squares <= bound * median(squares) / middle
+        count = int(kept.sum())
+        if count < 3 * (d + 1) or np.array_equal(kept, before):
             break
+        G = _second_moments(Z, kept, before, G)
         before = kept
-        bulk = X[kept]
-        G = bulk.T @ bulk
-        ridge = RIDGE * np.trace(G)
-        B = np.linalg.solve(G + ridge * np.eye(d + 1), bulk.T @ y[kept] + ridge * near)
-        rest = y - X @ B
-        S = np.cov(rest[kept].T).reshape(d, d) + 1e-12 * np.eye(d)
-        squares = _squares(rest, S)
-        S = S * max(float(np.median(squares)) / middle, 1e-12)
+        ridge = RIDGE * np.trace(G[: d + 1, : d + 1])
+        change = np.linalg.solve(G[: d + 1, : d + 1] + ridge * np.eye(d + 1), G[: d + 1, d + 1 :])
+        B = near + change
+        residual = np.r_[-change, np.eye(d)]  # of a row of Z
+        total = residual.T @ G @ residual
+        mean = G[d] @ residual / count
+        S = (total - count * np.outer(mean, mean)) / (count - 1) + 1e-12 * np.eye(d)
+        white = Z @ (residual @ whitening(S))
+        squares = np.einsum("ij,ij->i", white, white)
+        S = S * max(float(median(squares)) / middle, 1e-12)
     return B, S
 
 
-def _squares(rest: Array, S: Array) -> Array:
-    """Squared Mahalanobis lengths."""
-    return np.asarray(np.einsum("ij,ij->i", rest @ np.linalg.inv(S), rest))
+def _second_moments(Z: Array, kept: Mask, before: Mask, G: Array) -> Array:
+    """`Σ z zᵀ` of the rows of Z that are kept, from G, that of rows before, where most of those are the same."""
+    new, gone = kept & ~before, before & ~kept
+    if 2 * (new.sum() + gone.sum()) > kept.sum():
+        bulk = Z[kept]
+        return np.asarray(bulk.T @ bulk)
+    return np.asarray(G + Z[new].T @ Z[new] - Z[gone].T @ Z[gone])
 
 
 def whitening(S: Array) -> Array:
@@ -120,14 +138,21 @@ def whitening(S: Array) -> Array:
 
 def median_distances(z: Array) -> Array:
     """Squared distances (T, T) between slices of z (n, T, d), means over variables and medians over trajectories."""
-    T = z.shape[1]
+    T, d = z.shape[1:]
     known = (~np.isnan(z)).astype(float)
-    z = np.nan_to_num(z)
+    complete = bool(known.all())
+    z = np.where(known > 0, z, 0.0)
     squares, D = z * z, np.zeros((T, T))
+    long = squares.sum(axis=2)
     for begin in range(0, T, SLICES_AT_ONCE):
         some, rest = slice(begin, begin + SLICES_AT_ONCE), slice(begin, T)
         # Σ (a − b)² = Σ a² + Σ b² − 2 Σ a b, each over the variables that both slices have.
         total = -2 * z[:, some] @ z[:, rest].transpose(0, 2, 1)
+        if complete:
+            total += long[:, some, None]
+            total += long[:, None, rest]
+            D[some, rest] = np.maximum(median(total, 0) / d, 0.0)
+            continue
         total += squares[:, some] @ known[:, rest].transpose(0, 2, 1)
         total += known[:, some] @ squares[:, rest].transpose(0, 2, 1)
         with np.errstate(invalid="ignore"):

@@ -20,7 +20,7 @@ from retrace_sde.evidence.suspects.exchanged import Exchange, find_exchanges
 from retrace_sde.evidence.suspects.robust import NORMAL_MAD, median
 from retrace_sde.evidence.suspects.tail import EXCEEDED, Tail, joint_exponent
 from retrace_sde.evidence.suspects.two_sided import Sides, TwoSided, lengths
-from retrace_sde.io.arrays import Array, Mask
+from retrace_sde.io.arrays import Array, Indices, Mask
 
 LEVEL, ROUNDS = 0.01, 8
 """False discovery rate among rows that are called, and rounds. With .02, and `confirmed.LEVEL` .01, 7 of 100 volatile clean panels have a false alarm rather than 1;
@@ -132,10 +132,10 @@ class _Search:
             new = (rate <= level) & seen & ~self.called
             if not new.any():
                 return
-            for j, k in zip(*map(np.ndarray.tolist, np.nonzero(new)), strict=True):
-                variable = single_variable(sides, x, j, k, judged)
+            rows = np.argwhere(new)
+            variables, both = single_variables(sides, x, rows, judged), sides.expected(rows)
+            for (j, k), variable, *here in zip(rows.tolist(), variables, *both, strict=True):
                 p, probability = float(judged.p[j, k]), 1 - float(rate[j, k])
-                here = sides.expected[j, k], sides.sd[j, k]
                 self.found.append(Find(j, k, variable, p, probability, *here))
                 x[j, k, slice(None) if variable is None else variable] = np.nan
             self.called |= new
@@ -144,9 +144,8 @@ class _Search:
         """What was called and stays far under every other model of the course."""
         if not self.found or self.judged is None:
             return []
-        kept = self._not_doubtful()
         places = [(each.trajectory, each.position, each.variable) for each in self.found]
-        sure = confirm(self.x, kept, places)
+        sure = confirm(self.x, self._not_doubtful(), places)
         return [each for each, clear in zip(self.found, sure, strict=True) if clear]
 
     def _not_doubtful(self) -> Array:
@@ -186,8 +185,9 @@ class _Search:
         found = list[Find]()
         for each in pairs:
             for one, two in ((each.one, each.two), (each.two, each.one)):
-                here = self.sides.expected[one], self.sides.sd[one]
-                found.append(Find(*one, None, np.exp(-each.gain), 1 - each.rate, *here, two))
+                expected, sd = self.sides.expected(np.array([one]))
+                p, probability = np.exp(-each.gain), 1 - each.rate
+                found.append(Find(*one, None, p, probability, expected[0], sd[0], two))
         return found
 
     def _without(self, pairs: list[tuple[Place, Place]]) -> Array:
@@ -226,11 +226,13 @@ def _gross(x: Array) -> Mask | None:
     So many wrong neighbours would hide each other: such cells are judged, but no others are compared with them.
     """
     found = np.ones(x.shape, dtype=bool)
-    for axis in (0, 1):
+    for axis in (1, 0):
         rest = np.abs(x - np.expand_dims(median(x, axis), axis))
         scale = NORMAL_MAD * np.expand_dims(median(rest, axis), axis)
         found &= rest > GROSS * scale
-    return found if found.mean() >= MANY_GROSS else None
+        if found.mean() < MANY_GROSS:
+            return None
+    return found
 
 
 def judge(sides: Sides, seen: Mask) -> Judged | None:
@@ -270,15 +272,16 @@ def discovery_rates(p: Array, count: int) -> Array:
     return found.reshape(p.shape)
 
 
-def single_variable(sides: Sides, x: Array, j: int, k: int, judged: Judged) -> int | None:
-    """The variable whose error alone explains a row's deviation; None: it takes more than one."""
-    d = x.shape[2]
-    known = np.flatnonzero(~np.isnan(x[j, k]))
-    if len(known) == 1:
-        return int(known[0])
-    mean, ways = (sides.before[j, k] + sides.after[j, k]) / 2, sides.directions[known]
-    rests = lengths(mean - (ways @ mean)[:, None] * ways)
-    best = int(np.argmin(rests))
-    factor = 1.0 if sides.end[j, k] else np.sqrt(judged.exponent)
-    ordinary = judged.tail.beyond_in(np.asarray(rests[best] * factor), d - 1) > CELL_LEVEL
-    return int(known[best]) if ordinary else None
+def single_variables(sides: Sides, x: Array, rows: Indices, judged: Judged) -> list[int | None]:
+    """Of rows (m, 2), the variable whose error alone explains their deviation; None: it takes more than one."""
+    d, at = x.shape[2], (rows[:, 0], rows[:, 1])
+    known = ~np.isnan(x[at])
+    mean = (sides.before[at] + sides.after[at]) / 2
+    along = np.where(known, mean @ sides.directions.T, 0.0)
+    best = np.where(known, np.abs(along), -1.0).argmax(axis=1)
+    rests = lengths(mean - along[np.arange(len(best)), best, None] * sides.directions[best])
+    factor = np.where(sides.end[at], 1.0, np.sqrt(judged.exponent))
+    single = known.sum(axis=1) == 1
+    if d > 1:
+        single |= judged.tail.beyond_in(rests * factor, d - 1) > CELL_LEVEL
+    return [v if one else None for v, one in zip(best.tolist(), single.tolist(), strict=True)]

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from retrace_sde.evidence.suspects.robust import median, quantile, trimmed_regression, whitening
-from retrace_sde.io.arrays import Array, Mask
+from retrace_sde.io.arrays import Array, Indices, Mask
 
 NEARBY, MIN_NEARBY = 3, 3
 """Steps on either side that tell the volatility near a row, its own two left out, and how many are needed."""
@@ -28,25 +28,45 @@ SLICE_SHRINKAGE = 10
 TINY = 1e-300
 
 
+class Steps(NamedTuple):
+    """What is left (n, T, d) of rows given the one before, and given the one after, NaN where there is none, and the square roots of the gaps that
+    they were divided by, (n, T, d) or (n, T, 1)."""
+
+    ahead: Array
+    back: Array
+    wide: Array
+    wide_back: Array
+
+
 class Sides(NamedTuple):
     """Of every row (n, T): scaled and whitened residuals from either side (n, T, d), where there is one neighbour only
-    (`end`), and what is expected of it, with its standard deviation (n, T, d). `directions` (d, d): unit vectors along which an error
-    of each variable moves a whitened residual. `complete`: no value of the row and of those next to it is missing."""
+    (`end`). `directions` (d, d): unit vectors along which an error of each variable moves a whitened residual. `complete`: no value of the row and of
+    those next to it is missing. `x`, `steps`, `deviations` (d,) and `scale` (n, T): what tells the values expected of a row, and their standard deviations."""
 
     before: Array
     after: Array
     end: Mask
     complete: Mask
-    expected: Array
-    sd: Array
     directions: Array
+    x: Array
+    steps: Steps
+    deviations: Array
+    scale: Array
+
+    def expected(self, rows: Indices) -> tuple[Array, Array]:
+        """What both neighbours expect of the variables of rows (m, 2), and their standard deviations, (m, d)."""
+        at = tuple(rows.T)
+        f, g, wide, wide_back = (each[at] for each in self.steps)
+        width = np.maximum(*(np.where(np.isnan(each), 1.0, each) for each in (wide, wide_back)))
+        sd = self.deviations * width * self.scale[at][:, None]
+        return self.x[at] - _mean(f * wide, g * wide_back), sd
 
     @property
     def spikes(self) -> Array:
         """M (n, T)."""
         a, b = lengths(self.before), lengths(self.after)
         return np.asarray(
-            (self.before * self.after).sum(axis=2) / np.maximum(np.maximum(a, b), TINY)
+            np.einsum("...d,...d", self.before, self.after) / np.maximum(np.maximum(a, b), TINY)
         )
 
     @property
@@ -59,7 +79,7 @@ class Sides(NamedTuple):
 
 def lengths(r: Array) -> Array:
     """Euclidean lengths along the last axis."""
-    return np.sqrt((r**2).sum(axis=-1))
+    return np.sqrt(np.einsum("...d,...d", r, r))
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,32 +91,53 @@ class OneSided:
     shifts: Array
 
     @classmethod
-    def of(cls, x: Array, times: Array, lag: int) -> OneSided:
-        """Of x (n, T, d) along an order, at times (n, T)."""
+    def of(cls, x: Array, times: Array, lag: int, last: int | None = None) -> OneSided:
+        """Of x (n, T, d) along an order, at times (n, T). `last`: at how many positions, the last ones, residuals will be asked for; None: at all."""
         n, T, d = x.shape
         past, when = carried(x, times)
-        y, p, g = x[:, lag:], past[:, :-lag], _gaps(when, times, lag)
+        y, p = x[:, lag:], past[:, :-lag]
         known = ~(np.isnan(y).any(axis=2) | np.isnan(p).any(axis=2))
         direct = known & (np.abs(when[:, :-lag] - times[:, :-lag, None]) < 1e-12).all(axis=2)
         used = direct if direct.sum() >= 4 * (d + 1) else known
         B, S = trimmed_regression(y[used], p[used])
-        rest = (y - (p @ B[:-1] + B[-1])) / np.sqrt(g)
-        shifts = np.zeros((T, d))
-        shifts[lag:] = np.nan_to_num(median(rest, 0)) * n / (n + SLICE_SHRINKAGE)
-        return cls(B, S, shifts)
+        found = cls(B, S, np.zeros((T, d)))
+        rest = found._left(x, times, past, when, lag, last)[0]
+        found.shifts[T - rest.shape[1] :] = zeroed(median(rest, 0)) * n / (n + SLICE_SHRINKAGE)
+        return found
 
-    def residuals(self, x: Array, times: Array, lag: int, near: Array) -> tuple[Array, Array]:
+    def residuals(
+        self, x: Array, times: Array, lag: int, near: Array, last: int | None = None
+    ) -> tuple[Array, Array]:
         """What is left (n, T, d), NaN where there is no row before, and the square roots of the gaps it was divided by.
 
-        `near`: x as a neighbour, without values that must not count as one.
+        `near`: x as a neighbour, without values that must not count as one. `last`: at so many positions, the last ones, only.
         """
-        past, when = carried(near, times)
-        g = np.sqrt(_gaps(when, times, lag))
-        found, wide = np.full(x.shape, np.nan), np.ones(x.shape)
-        B = self.coefficients
-        found[:, lag:] = (x[:, lag:] - (past[:, :-lag] @ B[:-1] + B[-1])) / g - self.shifts[lag:]
-        wide[:, lag:] = g
+        T = x.shape[1]
+        rest, g = self._left(x, times, *carried(near, times), lag, last)
+        found, wide = np.full(x.shape, np.nan), np.ones((*x.shape[:2], g.shape[2]))
+        begin = T - rest.shape[1]
+        np.subtract(rest, self.shifts[begin:], out=found[:, begin:])
+        wide[:, begin:] = g
         return found, wide
+
+    def _left(
+        self, x: Array, times: Array, past: Array, when: Array, lag: int, last: int | None
+    ) -> tuple[Array, Array]:
+        """What is left of x given `past` at the last positions, before their medians are subtracted, and square roots of gaps."""
+        T = x.shape[1]
+        begin = lag if last is None else max(lag, T - last)
+        g = np.sqrt(_gaps(when, times, lag)[:, begin - lag :])
+        B = self.coefficients
+        rest = past[:, begin - lag : T - lag] @ B[:-1]
+        rest += B[-1]
+        np.subtract(x[:, begin:], rest, out=rest)
+        rest /= g
+        return rest, g
+
+
+def zeroed(values: Array) -> Array:
+    """Zero where a value is missing."""
+    return np.where(np.isnan(values), 0.0, values)
 
 
 def carried(x: Array, times: Array) -> tuple[Array, Array]:
@@ -132,6 +173,7 @@ class TwoSided:
     trajectory_weight: float
     nearby_weight: float
     share: float
+    fitted: Steps
 
     @classmethod
     def of(cls, x: Array, times: Array, *, many_wrong: bool = False) -> TwoSided:
@@ -142,13 +184,14 @@ class TwoSided:
         """
         back_x, back_t = _reversed(x, times)
         ahead, back = OneSided.of(x, times, 1), OneSided.of(back_x, back_t, 1)
-        ahead2, back2 = OneSided.of(x, times, 2), OneSided.of(back_x, back_t, 2)
+        # rows are compared with the one after the next where there is none on the other side
+        ahead2 = OneSided.of(x, times, 2, _unseen_before(back_x))
+        back2 = OneSided.of(back_x, back_t, 2, _unseen_before(x))
         W = whitening((ahead.covariance + back.covariance) / 2)
-        T = x.shape[1]
         share = 0.25 if many_wrong else 0.5
-        found = cls(ahead, back, ahead2, back2, W, 1.0, np.ones(T), np.ones(T), 0.0, 0.0, share)
-        f, g = (_sizes(each, W) for each in found._one_step(x, times, x)[:2])
-        middle = float(np.nanmedian(np.r_[f.ravel(), g.ravel()])) or 1.0
+        steps = _one_step(ahead, back, x, times, x)
+        f, g = (_sizes(each, _white(each, W)) for each in steps[:2])
+        middle = float(median(np.r_[f.ravel(), g.ravel()])) or 1.0
         rng = np.random.default_rng(0)
         ahead_scale, back_scale = (
             _shrunk(_log(median(m, 0), middle), _log(median(_mixed(m, rng), 0), middle))
@@ -157,60 +200,53 @@ class TwoSided:
         f, g = f / ahead_scale, g / back_scale
         own = _own(np.c_[f, g], share)
         of_trajectories = _weight(own, _own(_mixed(f, rng), share))
-        steps = f / np.exp(of_trajectories * np.nan_to_num(own))[:, None]
-        nearby = _weight(_nearby(steps, middle), _nearby(_mixed(steps, rng), middle))
+        rest = f / np.exp(of_trajectories * zeroed(own))[:, None]
+        nearby = _weight(_nearby(rest, middle), _nearby(_mixed(rest, rng), middle))
         return cls(
-            ahead, back, ahead2, back2, W, middle, ahead_scale, back_scale, of_trajectories, nearby, share
+            ahead, back, ahead2, back2, W, middle, ahead_scale, back_scale, of_trajectories, nearby, share, steps
         )  # fmt: skip
 
-    def _one_step(self, x: Array, times: Array, near: Array) -> tuple[Array, Array, Array, Array]:
-        back_x, back_t = _reversed(x, times)
-        f, wide = self.ahead.residuals(x, times, 1, near)
-        back = self.back.residuals(back_x, back_t, 1, near[:, ::-1])
-        g, wide_back = (each[:, ::-1] for each in back)
-        return f, g, wide, wide_back
-
     def sides(self, x: Array, times: Array, near: Array) -> Sides:
-        """Both residuals of every row of x (n, T, d), with neighbours and scales from `near`: x without values that must not count there."""
-        f, g, wide, wide_back = self._one_step(x, times, near)
+        """Both residuals of every row of x (n, T, d), with neighbours and scales from `near`, which the law was fitted to: x without values that must not
+        count there."""
+        W, T = self.whitening, x.shape[1]
+        steps = self.fitted if near is x else _one_step(self.ahead, self.back, x, times, near)
+        f, g = steps[:2]
         first, last = (np.asarray(np.isnan(each).all(axis=2)) for each in (f, g))
-        scale = self._scales(*(f, g) if near is x else self._one_step(near, times, near)[:2])
-        expected = x - _mean(f * wide, g * wide_back)
+        before, after = _white(f, W), _white(g, W)
+        own = (before, after) if near is x else tuple(_white(e, W) for e in self.fitted[:2])
+        scale = self._scales(*(_sizes(*both) for both in zip(self.fitted[:2], own, strict=True)))
         back_x, back_t = _reversed(x, times)
-        twice = self.ahead2.residuals(x, times, 2, near)[0]
-        twice_back = self.back2.residuals(back_x, back_t, 2, near[:, ::-1])[0][:, ::-1]
-        before, after = (
-            np.where(first[..., None], twice_back, f),
-            np.where(last[..., None], twice, g),
+        begin, end = _unseen_before(near), _unseen_before(near[:, ::-1])
+        twice = self.ahead2.residuals(x, times, 2, near, end)[0][:, T - end :]
+        twice_back = self.back2.residuals(back_x, back_t, 2, near[:, ::-1], begin)[0][:, ::-1]
+        before[:, :begin] = np.where(
+            first[:, :begin, None], _white(twice_back[:, :begin], W), before[:, :begin]
+        )
+        after[:, T - end :] = np.where(
+            last[:, T - end :, None], _white(twice, W), after[:, T - end :]
         )
         one = np.where(first, self.steps_back, self.steps_ahead) * scale
         two = np.where(last, self.steps_ahead, self.steps_back) * scale
+        before /= one[..., None]
+        after /= two[..., None]
         both = np.where(first | last, 1.0, np.sqrt(0.5))
-        width = np.maximum(np.nan_to_num(wide, nan=1.0), np.nan_to_num(wide_back, nan=1.0))
-        # of one variable alone: the covariance is W⁻ᵀ W⁻¹
-        sd = (
-            lengths(np.asarray(np.linalg.inv(self.whitening).T, dtype=np.float64))
-            * width
-            * (np.sqrt(one * two) * both)[..., None]
-        )
-        W = self.whitening
         complete = np.asarray(~np.isnan(x).any(axis=2))
         holes: Mask = np.asarray(np.isnan(near).any(axis=2))
         complete[:, 1:] &= ~holes[:, :-1]
         complete[:, :-1] &= ~holes[:, 1:]
+        # of one variable alone: the covariance is W⁻ᵀ W⁻¹
+        deviations = lengths(np.asarray(np.linalg.inv(W).T, dtype=np.float64))
         return Sides(
-            np.nan_to_num(before) @ W / one[..., None],
-            np.nan_to_num(after) @ W / two[..., None],
-            first | last,
-            complete,
-            expected,
-            sd,
-            W / lengths(W)[:, None],
-        )
+            before, after, first | last, complete, W / lengths(W)[:, None], x.copy(), steps, deviations,
+            np.sqrt(one * two) * both,
+        )  # fmt: skip
 
     def row_scales(self, times: Array, near: Array) -> Array:
         """The scale (n, T) of each row, from `near`; a trajectory that hardly moves has that of the others: where values are rounded its own may be zero."""
-        return np.maximum(self._scales(*self._one_step(near, times, near)[:2]), 1.0)
+        steps = _one_step(self.ahead, self.back, near, times, near)
+        sizes = (_sizes(each, _white(each, self.whitening)) for each in steps[:2])
+        return np.maximum(self._scales(*sizes), 1.0)
 
     def scaled_ahead(self, x: Array, times: Array, sizes: Array) -> tuple[Array, Array]:
         """Residuals (n, T, d) of rows of x given the row before, in units of their scale, and those scales (n, T, d); `sizes` of the rows (n, T)."""
@@ -218,13 +254,26 @@ class TwoSided:
         scale = self.steps_ahead * sizes
         return f / scale[..., None], wide * scale[..., None]
 
-    def _scales(self, f: Array, g: Array) -> Array:
-        """The scale (n, T) of each row: its trajectory's, and that of the volatility nearby where it is larger."""
-        W, middle = self.whitening, self.middle
-        sizes, back = _sizes(f, W) / self.steps_ahead, _sizes(g, W) / self.steps_back
-        own = np.exp(self.trajectory_weight * np.nan_to_num(_own(np.c_[sizes, back], self.share)))
-        nearby = np.nan_to_num(_nearby(sizes / own[:, None], middle))
+    def _scales(self, ahead: Array, back: Array) -> Array:
+        """The scale (n, T) of each row, from the lengths of residuals (n, T): its trajectory's, and that of the volatility nearby where it is larger."""
+        sizes, back = ahead / self.steps_ahead, back / self.steps_back
+        own = np.exp(self.trajectory_weight * zeroed(_own(np.c_[sizes, back], self.share)))
+        nearby = zeroed(_nearby(sizes / own[:, None], self.middle))
         return own[:, None] * np.maximum(np.exp(self.nearby_weight * nearby), 1.0)
+
+
+def _one_step(ahead: OneSided, back: OneSided, x: Array, times: Array, near: Array) -> Steps:
+    """Residuals of the rows of x from either side, with neighbours from `near`."""
+    back_x, back_t = _reversed(x, times)
+    f, wide = ahead.residuals(x, times, 1, near)
+    g, wide_back = back.residuals(back_x, back_t, 1, near[:, ::-1])
+    return Steps(f, g[:, ::-1], wide, wide_back[:, ::-1])
+
+
+def _unseen_before(x: Array) -> int:
+    """At how many positions, the first ones, some variable of some trajectory of x (n, T, d) was not seen at an earlier one."""
+    seen = np.logical_or.accumulate(~np.isnan(x), axis=1).all(axis=(0, 2))
+    return min(1 + int((~seen).sum()), x.shape[1])
 
 
 def _reversed(x: Array, times: Array) -> tuple[Array, Array]:
@@ -234,12 +283,17 @@ def _reversed(x: Array, times: Array) -> tuple[Array, Array]:
 def _mean(f: Array, g: Array) -> Array:
     """The mean of two residuals, or the one that there is."""
     count = (~np.isnan(f)).astype(float) + ~np.isnan(g)
-    return (np.nan_to_num(f) + np.nan_to_num(g)) / np.where(count > 0, count, np.nan)
+    return (zeroed(f) + zeroed(g)) / np.where(count > 0, count, np.nan)
 
 
-def _sizes(r: Array, W: Array) -> Array:
+def _white(r: Array, W: Array) -> Array:
+    """Whitened residuals, those that are not known 0."""
+    return zeroed(r) @ W
+
+
+def _sizes(r: Array, white: Array) -> Array:
     """Whitened lengths (n, T), NaN where there is no residual."""
-    return np.where(np.isnan(r).all(axis=2), np.nan, lengths(np.nan_to_num(r) @ W))
+    return np.where(np.isnan(r).all(axis=2), np.nan, lengths(white))
 
 
 def _log(values: Array, middle: float) -> Array:
@@ -255,29 +309,25 @@ def _mixed(values: Array, rng: np.random.Generator) -> Array:
 
 def _weight(logs: Array, chance: Array) -> float:
     """The share of the variance of logarithms of scales that is not chance."""
-    spread = float(np.nanvar(logs))
-    return max(0.0, 1.0 - float(np.nanvar(chance)) / max(spread, 1e-12))
+    spread, by_chance = (float(each[~np.isnan(each)].var()) for each in (logs, chance))
+    return max(0.0, 1.0 - by_chance / max(spread, 1e-12))
 
 
 def _shrunk(logs: Array, chance: Array) -> Array:
-    return np.asarray(np.exp(_weight(logs, chance) * np.nan_to_num(logs)))
+    return np.asarray(np.exp(_weight(logs, chance) * zeroed(logs)))
 
 
 def _own(sizes: Array, share: float) -> Array:
     """Logarithms (n,) of a quantile of each trajectory's lengths, relative to the median trajectory."""
     found = quantile(sizes, share)
-    return _log(found, float(np.nanmedian(found)) or 1.0)
+    return _log(found, float(median(found)) or 1.0)
 
 
 def _nearby(sizes: Array, middle: float) -> Array:
     """Logarithms (n, T) of the median length of steps near each row, without its own two; NaN where there are too few."""
-    n, T = sizes.shape
-    found = np.full((n, T), np.nan)
-    inner = np.arange(NEARBY + 1, T - NEARBY - 1)
-    away = np.r_[-NEARBY:0, 2 : NEARBY + 2]
-    found[:, inner] = _log(median(sizes[:, inner[:, None] + away], 2), middle)
-    for k in sorted({*range(T)} - {*inner.tolist()}):
-        near = [*range(max(1, k - NEARBY), k), *range(k + 2, min(T, k + 2 + NEARBY))]
-        if len(near) >= MIN_NEARBY:
-            found[:, k] = _log(median(sizes[:, near], 1), middle)
-    return found
+    T = sizes.shape[1]
+    at = np.arange(T)[:, None] + np.r_[-NEARBY:0, 2 : NEARBY + 2]
+    there = (at >= 1) & (at < T)
+    near = np.where(there, sizes[:, np.clip(at, 0, T - 1)], np.nan)
+    near[:, there.sum(axis=1) < MIN_NEARBY] = np.nan
+    return _log(median(near, 2), middle)

@@ -56,8 +56,10 @@ def whole_trajectories(x: Array) -> list[Whole]:
     n, T, _ = x.shape
     if n <= MIN_OTHERS or T < 4:
         return []
-    moved = quantile(np.abs(np.diff(x, axis=1)), LITTLE)
-    return _outlying(x, quantile(np.abs(x), LARGE), moved)
+    size = quantile(np.abs(x), LARGE)
+    if not _differ(size):
+        return []
+    return _outlying(x, size, quantile(np.abs(np.diff(x, axis=1)), LITTLE))
 
 
 def whole_slices(x: Array) -> list[Whole]:
@@ -65,7 +67,10 @@ def whole_slices(x: Array) -> list[Whole]:
     n, T, _ = x.shape
     if T <= MIN_OTHERS or n < MIN_OTHERS:
         return []
-    size, centre = median(np.abs(x), 0), median(x, 0)
+    size = median(np.abs(x), 0)
+    if not _differ(size):
+        return []
+    centre = median(x, 0)
     found = _outlying(x, size, NORMAL_MAD * median(np.abs(x - centre), 0))
     return [
         each
@@ -73,6 +78,13 @@ def whole_slices(x: Array) -> list[Whole]:
         if _apart(size[:, each.variable], each.at)
         and _same_subjects(x[..., each.variable], each.at)
     ]
+
+
+def _differ(sizes: Array) -> bool:
+    """Some of the sizes (m, d) of a variable differ by the least factor: else none is so far from their median."""
+    known = np.where(sizes > 0, sizes, np.nan)
+    ratio = np.fmax.reduce(known, axis=0) / np.fmin.reduce(known, axis=0)
+    return bool((ratio > 0.999 * MIN_FACTOR).any())
 
 
 def _apart(sizes: Array, k: int) -> bool:

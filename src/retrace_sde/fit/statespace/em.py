@@ -17,8 +17,7 @@ from retrace_sde.fit.exact import embedding_at, exact, moments_of_step
 from retrace_sde.fit.information import inverse
 from retrace_sde.fit.moments import Moments
 from retrace_sde.fit.regression import StandardErrors, Through
-from retrace_sde.fit.statespace.ascent.climb import climb
-from retrace_sde.fit.statespace.ascent.quasi_newton import Climb
+from retrace_sde.fit.statespace.ascent.climb import Climb, climb
 from retrace_sde.fit.statespace.ascent.scoring import Scoring
 from retrace_sde.fit.statespace.em_steps import Expected, expect
 from retrace_sde.fit.statespace.errors import Scores
@@ -75,7 +74,7 @@ class Known:
     initial: Gaussian | None = None
 
 
-NOTHING = Known()
+NOTHING_KNOWN = Known()
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +197,7 @@ def em(
     noise: Noise = "estimate",
     affine: bool = False,
     scheme: Scheme = "euler",
-    known: Known = NOTHING,
+    known: Known = NOTHING_KNOWN,
     start: EMResult | None = None,
     max_iter: int = 200,
     tolerance: float = 1e-2,
@@ -248,8 +247,9 @@ def em(
     _check_widths(values)
     d = values.shape[2]
     A, H = _matrix("drift", known.drift, d), _matrix("diffusion", known.diffusion, d)
+    known = replace(known, drift=A, diffusion=H)
     R, free, tied = as_noise(noise, d)
-    step = _known_step(A, H, known.drift_mask, dt, d, affine=affine, scheme=scheme)
+    step = _known_step(known, dt, d, affine=affine, scheme=scheme)
     setup = Setup(dt, *step, free, tied, known.initial, spread(values))
     data = Observations.regular(values, dt, n_jobs)
     guess = first_guess(values, setup, R) if start is None else resumed(start.parameters, setup, R)
@@ -261,7 +261,7 @@ def em(
             max_iter,
             tolerance,
         )
-        return _finished(data, setup, found, Known(A, H), scheme)
+        return _finished(data, setup, found, known, scheme)
 
 
 def _check_widths(values: Array) -> None:
@@ -281,17 +281,11 @@ def _check_widths(values: Array) -> None:
 
 
 def _known_step(
-    A: Array | None,
-    H: Array | None,
-    drift_mask: ArrayLike | None,
-    dt: float,
-    d: int,
-    *,
-    affine: bool,
-    scheme: Scheme,
+    known: Known, dt: float, d: int, *, affine: bool, scheme: Scheme
 ) -> tuple[Mask, Array, Array | None]:
     """Which entries of Θ are free, the values of the others, and H or None, of one step in Euler's form."""
-    mask = np.ones((d, d), dtype=bool) if drift_mask is None else np.asarray(drift_mask, dtype=bool)
+    A, H = (None if each is None else np.asarray(each) for each in (known.drift, known.diffusion))
+    mask = np.ones((d, d), bool) if known.drift_mask is None else np.asarray(known.drift_mask, bool)
     if mask.shape != (d, d):
         raise ValueError(f"drift_mask must have shape ({d}, {d}), not {mask.shape}.")
     if scheme == "exact" and A is None and (H is not None or not mask.all()):
@@ -313,11 +307,7 @@ def _finished(
     data: Observations, setup: Setup, found: Climb, known: Known, scheme: Scheme
 ) -> EMResult:
     """The result: the SDE of the fitted step, the smoothed states, and what there is to say."""
-    parameters, notes = found.parameters, []
-    if not found.converged:
-        notes.append(f"The likelihood was still rising after {found.evaluations} smoothing passes.")
-    if hardly_noisy(parameters, setup):
-        notes.append(HARDLY_NOISY)
+    parameters = found.parameters
     sde, more = as_sde(parameters, found.expected, setup, scheme)
     if known.drift is not None or known.diffusion is not None:
         A = sde.drift if known.drift is None else np.asarray(known.drift)
@@ -334,20 +324,24 @@ def _finished(
         data,
         setup,
         scheme,
-        (*notes, *more),
+        (*climb_notes(found, setup), *more),
     )
 
 
-NEGLIGIBLE = 1e-3
+NEGLIGIBLE_NOISE = 1e-3
 """A noise's variance, relative to a step's, below which a climb that is flat there may end anywhere."""
 
 HARDLY_NOISY = "The data show no observation noise, or hardly any: a variance of it is below a thousandth of a step's."
 
 
-def hardly_noisy(parameters: Parameters, setup: Setup) -> bool:
-    """Some noise that was to be estimated is next to none."""
-    least = NEGLIGIBLE * setup.dt * np.diag(parameters.H)
-    return bool(np.any((np.diag(parameters.R) < least)[setup.noise_free]))
+def climb_notes(found: Climb, setup: Setup) -> tuple[str, ...]:
+    """That a climb did not converge, and that some noise that was to be estimated is next to none."""
+    notes, least = [], NEGLIGIBLE_NOISE * setup.dt * np.diag(found.parameters.H)
+    if not found.converged:
+        notes.append(f"The likelihood was still rising after {found.evaluations} smoothing passes.")
+    if np.any((np.diag(found.parameters.R) < least)[setup.noise_free]):
+        notes.append(HARDLY_NOISY)
+    return tuple(notes)
 
 
 def as_sde(

@@ -12,16 +12,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from retrace_sde.fit.information import lbfgs
 from retrace_sde.fit.irregular_times import Spans, StepLikelihood
 from retrace_sde.fit.moments import Moments
 from retrace_sde.fit.statespace.observations import Observations
 from retrace_sde.fit.statespace.parameters import Parameters, Setup, least_noise
 from retrace_sde.fit.statespace.smoother import cell_sums, step_counts, step_sums
 from retrace_sde.io.arrays import Array
-from retrace_sde.io.deferred import deferred
 from retrace_sde.process.sde import Gaussian
-
-optimize = deferred("scipy.optimize")
 
 INNER_STEPS = 40
 """Steps of the quasi-Newton search of one M-step, at most."""
@@ -62,8 +60,7 @@ class Expected:
         p, root = self.about.shape[2], np.sqrt(self.gaps)[:, None]
         unit = np.broadcast_to(1 / root, grams.shape[:2]).copy()
         unit[:, :p] = root
-        total: Array = (grams * unit[:, :, None] * unit[:, None, :]).sum(axis=0)
-        return total
+        return (grams * unit[:, :, None] * unit[:, None, :]).sum(axis=0)
 
     @property
     def moments(self) -> Moments:
@@ -129,7 +126,7 @@ def together(parts: list[Expected]) -> Expected:
 
 def expect(seen: Observations, law: Parameters) -> Expected:
     """The E-step: a pass of the smoother over all trajectories, reduced to sums."""
-    gaps = seen.classes.gaps if law.gaps is None else law.gaps
+    gaps = law.crossed(seen.classes.gaps)
     model = law.steps(gaps)
     K, d, m = model.inputs.shape
     squares, entries = np.zeros(d), (~np.isnan(seen.values)).sum(axis=(0, 1)).astype(float)
@@ -175,13 +172,8 @@ def maximise(
     else:
         objective = exact_steps(setup, expected, spans if now.gaps is not None else None)
         start = objective.pack(now.theta, now.H, now.gaps)
-        options = {
-            "maxiter": INNER_STEPS,
-            "maxcor": 20,
-            "ftol": 1e-11,
-            "gtol": 1e-6 * expected.count,
-        }
-        best = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
+        ends = {"maxiter": INNER_STEPS, "ftol": 1e-11, "gtol": 1e-6 * expected.count}
+        best = lbfgs(objective, start, maxcor=20, **ends)
         theta, H, found = objective.split(best.x)
         gaps = found if objective.spans is not None else None
     R = noise_covariance(setup, expected, now.R, H)

@@ -63,15 +63,8 @@ class Scores:
         found = []
         h = 1e-5 / self.gaps.max()
         for unit in np.eye(d * p).reshape(-1, d, p):
-            high, low = (
-                replace(by, theta=by.theta + s * h * unit).steps(self.gaps) for s in (1, -1)
-            )
-            found.append(
-                (
-                    (high.coefficients - low.coefficients) / (2 * h),
-                    (high.covariance - low.covariance) / (2 * h),
-                )
-            )
+            moved = [replace(by, theta=by.theta + s * h * unit) for s in (1, -1)]
+            found.append(_slopes([law.steps(self.gaps) for law in moved], h))
         for i, j in zip(*np.tril_indices(d), strict=True):
             H = np.zeros((d, d))
             H[i, j] = H[j, i] = 1.0
@@ -80,9 +73,7 @@ class Scores:
         found = [each for each, keep in zip(found, self._keep, strict=True) if keep]
         if self.spans is not None:
             h, only = 1e-5, np.eye(len(self.gaps))[:, :, None, None]
-            high, low = (by.steps(self.gaps * np.exp(s * h)) for s in (1, -1))
-            of_F = (high.coefficients - low.coefficients) / (2 * h)
-            of_Q = (high.covariance - low.covariance) / (2 * h)
+            of_F, of_Q = _slopes([by.steps(self.gaps * np.exp(s * h)) for s in (1, -1)], h)
             found += list(zip(only * of_F, only * of_Q, strict=True))
         of_F, of_Q = (np.stack(each, axis=1) for each in zip(*found, strict=True))
         return of_F, of_Q
@@ -178,10 +169,7 @@ class Scores:
         inside = J.T @ information @ J
         unit = 1 / np.sqrt(np.maximum(np.diag(inside), 1e-300))
         scaled = inside * np.outer(unit, unit)
-        found: Array = (
-            J @ (np.linalg.pinv(scaled, rcond=1e-9, hermitian=True) * np.outer(unit, unit)) @ J.T
-        )
-        return found
+        return J @ (np.linalg.pinv(scaled, rcond=1e-9, hermitian=True) * np.outer(unit, unit)) @ J.T
 
     def errors(self, covariance: Array, through: Through | None = None) -> StandardErrors:
         """Standard errors of (A, B) and H, or of what moves with them, from the covariance of the parameters; zero for what is known."""
@@ -195,6 +183,13 @@ class Scores:
         """Standard errors of the logarithms of free gaps."""
         at = slice(self._inner - len(self.gaps), self._inner)
         return np.sqrt(np.maximum(np.diag(covariance)[at], 0.0))
+
+
+def _slopes(ends: list[StepModel], h: float) -> tuple[Array, Array]:
+    """Central differences of (F, S) and of Q."""
+    high, low = ends
+    of_F, of_Q = high.coefficients - low.coefficients, high.covariance - low.covariance
+    return of_F / (2 * h), of_Q / (2 * h)
 
 
 def simulate(stack: Stack, k: int, model: StepModel, rng: np.random.Generator) -> Stack:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -93,14 +94,16 @@ class Stack:
 
     def some_patterns(self, which: slice | Indices) -> Stack:
         """Some of the patterns."""
-        return Stack(
-            self.values[:, which],
-            self.seen[:, which],
-            self.classes[:, which],
-            None if self.inputs is None else self.inputs[:, which],
-            self.patterns[which],
-            self.rows[which],
-        )
+        inputs = None if self.inputs is None else self.inputs[:, which]
+        cut = self.values[:, which], self.seen[:, which], self.classes[:, which], inputs
+        return Stack(*cut, self.patterns[which], self.rows[which])
+
+    @classmethod
+    def joined(cls, stacks: list[Stack]) -> Stack:
+        """The patterns of all, which have equally many trajectories each."""
+        parts = zip((1, 1, 1, 1, 0, 0), *(vars(stack).values() for stack in stacks), strict=True)
+        every: list[Any] = [None if e[0] is None else np.concatenate(e, k) for k, *e in parts]
+        return cls(*every)
 
     def apart(self) -> Stack:
         """Each trajectory as a pattern of its own."""
@@ -180,18 +183,7 @@ class Observations:
         few = [stack for stack in self.stacks if stack.rows.shape[1] <= max(1, MAX_SHARED // d)]
         if len(self.classes.gaps) == 1 or sum(stack.rows.size for stack in few) < MIN_PATTERNS:
             return self.stacks
-        single = [stack.apart() for stack in few]
-        inputs = None
-        if self.inputs is not None:
-            inputs = np.concatenate([s.inputs for s in single if s.inputs is not None], axis=1)
-        joined = Stack(
-            np.concatenate([stack.values for stack in single], axis=1),
-            np.concatenate([stack.seen for stack in single], axis=1),
-            np.concatenate([stack.classes for stack in single], axis=1),
-            inputs,
-            np.concatenate([stack.patterns for stack in single]),
-            np.concatenate([stack.rows for stack in single]),
-        )
+        joined = Stack.joined([stack.apart() for stack in few])
         return [joined, *(stack for stack in self.stacks if stack not in few)]
 
     @cached_property

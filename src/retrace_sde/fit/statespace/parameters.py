@@ -38,11 +38,14 @@ class Parameters:
     shape: float | None = None
     scheme: Scheme = "euler"
 
+    def crossed(self, gaps: Array) -> Array:
+        """The estimated gaps of classes of steps; these where none are estimated."""
+        return gaps if self.gaps is None else self.gaps
+
     def steps(self, gaps: Array) -> StepModel:
         """The model whose classes of steps cross these gaps, or the estimated ones."""
-        own = gaps if self.gaps is None else self.gaps
         made = euler_transitions if self.scheme == "euler" else transitions
-        return StepModel(*made(self.theta, self.H, own), self.R, self.initial)
+        return StepModel(*made(self.theta, self.H, self.crossed(gaps)), self.R, self.initial)
 
     def model(self, gap: float) -> StateSpace:
         """One step, over a gap, without inputs."""
@@ -196,8 +199,7 @@ def lower_half(d: int) -> tuple[Indices, Indices]:
 def flattened(S: Array, scale: Array, function: Callable[[Array], Array]) -> Array:
     """The lower half of a function of the matrix S in the units `scale`, by its eigenvalues."""
     values, vectors = np.linalg.eigh(S / np.outer(scale, scale))
-    packed: Array = ((vectors * function(values)) @ vectors.T)[lower_half(len(S))]
-    return packed
+    return ((vectors * function(values)) @ vectors.T)[lower_half(len(S))]
 
 
 def raised(vector: Array, scale: Array, function: Callable[[Array], Array]) -> Array:

@@ -20,7 +20,7 @@ from retrace_sde.io.arrays import Array
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.sde import symmetric_root
 
-BLOCK_ELEMENTS = 1 << 15
+THREAD_ELEMENTS = 1 << 15
 """Numbers of covariances per trajectory for which a thread takes LANES of them at a time; fewer: more."""
 
 
@@ -86,7 +86,7 @@ def per_trajectory(
         smooth_block(steps, transposed, block, times, total, found, sums)
         return Rows(found, sums)
 
-    size = LANES * max(1, BLOCK_ELEMENTS // (T * d * d))
+    size = LANES * max(1, THREAD_ELEMENTS // (T * d * d))
     blocks = list(
         Data(whole.values.transpose(1, 0, 2), n_jobs=n_jobs).map_rows(of_block, size=size)
     )

@@ -21,7 +21,7 @@ from retrace_sde.fit.random_intercepts import LevelFit, RandomIntercepts
 from retrace_sde.fit.regression import StandardErrors, Through
 from retrace_sde.fit.scores import SANDWICH_TRAJECTORIES, errors_of_influences
 from retrace_sde.fit.statespace import em_steps as steps
-from retrace_sde.fit.statespace.ascent.coordinates import Ascent
+from retrace_sde.fit.statespace.ascent.climb import Ascent
 from retrace_sde.fit.statespace.ascent.quasi_newton import Coordinates, finish
 from retrace_sde.fit.statespace.em_steps import Expected
 from retrace_sde.fit.statespace.model import StepModel
@@ -183,8 +183,7 @@ def _begin(seen: Observations, start: Parameters, levels: LevelFit | None) -> Le
     if levels is not None:
         A, slope, omega = levels.drift, levels.slope, levels.between
         c = levels.mean + slope @ p0.mean
-    gaps = seen.classes.gaps if start.gaps is None else start.gaps
-    time = float(gaps[seen.classes.index].sum(axis=1).mean())
+    time = float(start.crossed(seen.classes.gaps)[seen.classes.index].sum(axis=1).mean())
     omega = omega + MIN_LEVEL_VARIANCE / time * start.H
     cross = p0.covariance @ slope.T
     P = np.block([[p0.covariance, cross], [cross.T, slope @ cross + omega]])

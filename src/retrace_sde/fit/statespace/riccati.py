@@ -109,8 +109,7 @@ def riccati(seen: Mask, classes: Indices, model: StepModel) -> Gains:
 def _of_step(table: Array, classes: Indices, t: int) -> Array:
     """The matrices (K, …) of one step: (…) where all patterns have the same, or (G, …)."""
     if len(table) == 1 or classes.shape[1] == 1:
-        found: Array = table[classes[t, 0]]
-        return found
+        return table[classes[t, 0]]
     return table[classes[t]]
 
 

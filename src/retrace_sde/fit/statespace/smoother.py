@@ -427,5 +427,4 @@ def step_sums(
 def step_counts(stack: Stack, K: int) -> Array:
     """How many steps of each class lead to an observation yet to come, (G, K)."""
     share = stack.steps * (stack.classes == np.arange(K)[:, None, None])
-    found: Array = share.sum(axis=1).T
-    return found
+    return share.sum(axis=1).T

@@ -8,7 +8,7 @@ all three from one exponential over a short stretch `g/2ᵏ` (Van Loan), and twi
     F ← F F,   S ← F S + S,   Q ← Q + F Q Fᵀ.
 
 v rides along as states that never change; it is 1 for an offset, and inputs. Over the whole gap Van Loan's matrix would hold `e^{−A g}`: of fast
-relaxations Q and, sooner, gradients are then lost to rounding. Limits: growth by `e^REACH`.
+relaxations Q and, sooner, gradients are then lost to rounding. Limits: growth by `e^LARGEST_GROWTH`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from retrace_sde.io.arrays import Array
 
-REACH = 300.0
+LARGEST_GROWTH = 300.0
 """Largest growth, in powers of e, over a gap: Q, its square, would overflow soon beyond it."""
 
 STRETCH = 1.0
@@ -62,7 +62,9 @@ def van_loan_matrix(theta: Array, H: Array) -> Array:
 def reaches(theta: Array, gaps: Array) -> bool:
     """The exponentials over these gaps do not overflow."""
     A = theta[:, : len(theta)]
-    return bool(np.isfinite(A).all() and np.linalg.eigvals(A).real.max() * gaps.max() < REACH)
+    return bool(
+        np.isfinite(A).all() and np.linalg.eigvals(A).real.max() * gaps.max() < LARGEST_GROWTH
+    )
 
 
 def euler_transitions(theta: Array, H: Array, gaps: Array) -> Transitions:

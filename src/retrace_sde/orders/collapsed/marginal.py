@@ -84,13 +84,6 @@ class Conjugate(NamedTuple):
         spread = np.linalg.inv(np.linalg.cholesky(self.precision))
         return self.mean + half @ noise @ spread, half @ half.T
 
-    @property
-    def log_evidence(self) -> float:
-        """Of the data behind it, up to a constant that depends on their number alone."""
-        d = len(self.scale)
-        volume = d * np.linalg.slogdet(self.precision)[1]
-        return float(-0.5 * (volume + self.freedom * np.linalg.slogdet(self.scale)[1]))
-
 
 def step_posterior(increments: Array, features: Array, prior: StepPrior) -> Conjugate:
     """Of the coefficients and the covariance of steps (N, d) on features (N, p)."""
@@ -114,13 +107,12 @@ class OrderEvidence(NamedTuple):
     """Moments of every pair of slices, and what they say of orders.
 
     `pairs` (T + 1, T + 1, d (p + d)) holds `Σ Δ φᵀ` and `Σ Δ Δᵀ` of the step from a to b; node T, before the first and after the last
-    slice, has none. `starts` (T,): log evidence of each slice as the first; `grams` (T, p, p): K where it is the last, `roots` the inverses of
-    their Cholesky factors, and `volumes` −d/2 log |K|.
+    slice, has none. `starts` (T,): log evidence of each slice as the first; `roots` (T, p, p): the inverse of K's Cholesky factor where it is the last, and
+    `volumes` −d/2 log |K|.
     """
 
     pairs: Array
     starts: Array
-    grams: Array
     roots: Array
     volumes: Array
     scale: Array
@@ -148,37 +140,17 @@ class OrderEvidence(NamedTuple):
         roots = np.linalg.inv(np.linalg.cholesky(grams))
         volumes = d * np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
         first = start_evidence(states, start)
-        return cls(pairs, first, grams, roots, volumes, step.scale, step.freedom + n * (T - 1))
+        return cls(pairs, first, roots, volumes, step.scale, step.freedom + n * (T - 1))
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """T, d and p."""
-        return len(self.starts), len(self.scale), self.roots.shape[-1]
-
-    def of_sums(self, first: Indices, last: Indices, sums: Array) -> Array:
-        """Log evidence, up to a constant, of orders with given ends and sums (…, d (p + d)) over their steps."""
-        _, d, p = self.shape
+    def __call__(self, orders: Indices) -> Array:
+        """Log evidence of orders (…, T), up to a constant that is common to all."""
+        first, last, d, p = orders[..., 0], orders[..., -1], len(self.scale), self.roots.shape[-1]
+        sums = self.pairs[orders[..., :-1], orders[..., 1:]].sum(axis=-2)
         D = sums[..., : d * p].reshape(*sums.shape[:-1], d, p)
         W = D @ self.roots[last].swapaxes(-1, -2)
         S = sums[..., d * p :].reshape(*sums.shape[:-1], d, d) + self.scale
         S -= W @ W.swapaxes(-1, -2)
-        found: Array = self.starts[first] + self.volumes[last] - self.freedom / 2 * _log_det(S)
-        return found
-
-    def __call__(self, orders: Indices) -> Array:
-        """Log evidence of orders (…, T), up to a constant that is common to all."""
-        sums = self.pairs[orders[..., :-1], orders[..., 1:]].sum(axis=-2)
-        return self.of_sums(orders[..., 0], orders[..., -1], sums)
-
-    def parameters(self, order: Indices) -> Conjugate:
-        """The posterior of the parameters along an order (T,)."""
-        _, d, p = self.shape
-        sums = self.pairs[order[:-1], order[1:]].sum(axis=0)
-        D, E = sums[: d * p].reshape(d, p), sums[d * p :].reshape(d, d)
-        K = self.grams[order[-1]]
-        mean = np.linalg.solve(K, D.T).T
-        scale = self.scale + E - mean @ D.T
-        return Conjugate(mean, K, self.freedom, (scale + scale.T) / 2)
+        return self.starts[first] + self.volumes[last] - self.freedom / 2 * _log_det(S)
 
 
 def start_evidence(states: Array, prior: StartPrior) -> Array:
@@ -197,8 +169,7 @@ def start_evidence(states: Array, prior: StartPrior) -> Array:
         + d / 2 * np.log(prior.weight / weight)
         + prior.freedom / 2 * _log_det(prior.scale)
     )
-    found: Array = constant - freedom / 2 * _log_det(S)
-    return found
+    return constant - freedom / 2 * _log_det(S)
 
 
 @cache

@@ -6,19 +6,22 @@ M (T, T, d, d) couples positions, S (T, T, d, d) observations: sums over all tra
 their number does not appear here. Positions far apart are hardly coupled: beyond a window of w positions M is taken for 0.
 `U[i, a] = Σ_k ⟨M_ik, S_{a o_k}⟩` makes an exchange of two positions O(d²), and insertions and reversals are chains of
 exchanges (`exchanges`), each corrected for those before it within the window: all T² of either kind cost O(T² w d²).
+
+For few observations the search runs by table (`SmallSearch`): the same moves, with numpy, so that nothing is compiled for it. `W[i, k, a, b] = ⟨M_ik, S_ab⟩` has T⁴
+numbers; all insertions of an observation, or all reversals, are judged at once.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from retrace_sde.fit.statespace.filter import put, put_rows
-from retrace_sde.io.arrays import Array, Indices, State
+from retrace_sde.io.arrays import Array, Indices, Mask, State
 from retrace_sde.io.kernels import njit
 from retrace_sde.orders.hidden.exchanges import (
     best_insertion,
@@ -27,7 +30,6 @@ from retrace_sde.orders.hidden.exchanges import (
     forget,
     transpose,
 )
-from retrace_sde.orders.hidden.small import SmallSearch
 from retrace_sde.orders.moves import descent, judges, metropolis
 from retrace_sde.orders.moves.descent import Kicks
 from retrace_sde.orders.moves.judges import implements
@@ -50,14 +52,14 @@ SMALLEST_GAIN = 1e-7
 FLIPS, REVERSALS, FAR, NEAR = 0.005, 0.3, 0.1, 4
 """Shares of proposals (`proposals.Nearby`), and how far others go; an insertion reactivates neighbours as far away."""
 
-NEGLIGIBLE = 1e-6
+NEGLIGIBLE_COUPLING = 1e-6
 """Couplings of positions below this share of the largest are taken for 0."""
 
 HOPEFUL = 30.0
 """Nats by which a kicked order may be worse, once its pieces were put back, for reversals to be tried on it."""
 
 SMALL = 20
-"""Slices up to which a search without rules runs by table (`small`): with 6 kicks 1.1 ms instead of .3 for 8
+"""Slices up to which a search without rules runs by table (`SmallSearch`): with 6 kicks 1.1 ms instead of .3 for 8
 slices and 5.7 instead of 2.4 for 20, but 8 s of compiling less."""
 
 INSERTIONS, STAGES = 1, 2
@@ -103,13 +105,13 @@ class Arrangement:
         T = len(M)
         apart = np.abs(np.arange(T)[:, None] - np.arange(T))
         size = np.abs(M).max(axis=(2, 3))
-        window = int(apart[size > NEGLIGIBLE * size.max()].max(initial=0))
+        window = int(apart[size > NEGLIGIBLE_COUPLING * size.max()].max(initial=0))
         near = np.where((apart <= window)[:, :, None, None], M, 0.0) if window < T - 1 else M
         return _Tables(near, self.moments, self.unary, window)
 
     @cached_property
     def _small(self) -> SmallSearch:
-        return SmallSearch(*self._tables[:3], NEAR, SMALLEST_GAIN)
+        return SmallSearch(*self._tables[:3])
 
     @cached_property
     def _forbidden(self) -> Rules | None:
@@ -145,7 +147,7 @@ class Arrangement:
         """A local minimum under insertions and reversals, the best of 1 + `kicks` descents."""
         order = np.ascontiguousarray(order, dtype=np.intp).copy()
         if len(order) <= SMALL and self.rules is None:
-            self._small.search(order, state, kicks, HOPEFUL)
+            self._small.search(order, state, kicks)
         else:
             _search(self._tables, self._forbidden, order, state, kicks)
         return order
@@ -341,3 +343,90 @@ def _sample(
 ) -> None:  # fmt: skip
     judge, nearby = _judge(tables, o), Nearby(FLIPS, REVERSALS, 0.0, FAR, NEAR, False)
     metropolis.sample(judge, rules, o, nearby, state, Schedule(burn, len(kept), thin), Kept(kept))
+
+
+@cache
+def _insertions(T: int) -> Indices:
+    """[p, q]: the order 0 … T − 1 after what stands at p has moved to q."""
+    every = np.arange(T)
+    found = [[np.insert(np.delete(every, p), q, p) for q in range(T)] for p in range(T)]
+    return np.array(found, dtype=np.intp)
+
+
+@cache
+def _reversals(T: int) -> Indices:
+    """Every segment of the order 0 … T − 1 reversed."""
+    every = np.arange(T)
+    found = [np.r_[every[:i], every[i:j][::-1], every[j:]] for i in range(T) for j in range(i + 2, T + 1)]  # fmt: skip
+    return np.array(found, dtype=np.intp).reshape(-1, T)
+
+
+class SmallSearch:
+    """Descents over orders of T observations."""
+
+    def __init__(self, M: Array, S: Array, V: Array) -> None:
+        T, _, d, _ = M.shape
+        self.table = M.reshape(T * T, d * d) @ S.reshape(T * T, d * d).T
+        self.unary, self.T = V, T
+        self.base = (np.arange(T * T) * T * T).reshape(T, T)
+
+    def costs(self, orders: Indices) -> Array:
+        """Of orders (B, T)."""
+        at = self.base + orders[:, :, None] * self.T + orders[:, None, :]
+        pairs = self.table.ravel().take(at).sum(axis=(1, 2))
+        return 0.5 * pairs + self.unary[orders, np.arange(self.T)].sum(axis=1)
+
+    def descend(self, order: Indices, active: Mask, *, reversals: bool) -> float:
+        """Local search in place; where no insertion helps, the best reversal. The cost."""
+        cost = float(self.costs(order[None])[0])
+        improved = True
+        while improved:
+            improved = False
+            for a in range(self.T):
+                if active[a]:
+                    active[a] = False
+                    moves = _insertions(self.T)[int(np.flatnonzero(order == a)[0])]
+                    improved |= (less := self._taken(order, active, moves, cost)) < cost
+                    cost = less
+            if not improved and reversals:
+                improved = (less := self._taken(order, active, _reversals(self.T), cost)) < cost
+                cost = less
+        return cost
+
+    def _taken(self, order: Indices, active: Mask, moves: Indices, cost: float) -> float:
+        """The best of some moves made where it helps, what is near it active, and the cost then."""
+        trials = order[moves]
+        costs = self.costs(trials)
+        best = int(np.argmin(costs))
+        if not costs[best] < cost - SMALLEST_GAIN:
+            return cost
+        changed = np.flatnonzero(trials[best] != order)
+        order[:] = trials[best]
+        active[order[max(0, changed[0] - NEAR) : changed[-1] + 1 + NEAR]] = True
+        return float(costs[best])
+
+    def kicked(self, order: Indices, state: State) -> None:
+        """A segment of up to a fifth reversed, or two observations put anywhere."""
+        T = self.T
+        length = 2 + int(random_unit(state) * max(T // 5, 1))
+        p = int(random_unit(state) * (T - length + 1))
+        if random_unit(state) < 0.5:
+            order[p : p + length] = order[p : p + length][::-1].copy()
+        else:
+            order[:] = order[_insertions(T)[p, int(random_unit(state) * T)]]
+            order[:] = order[_insertions(T)[(p + length) % T, int(random_unit(state) * T)]]
+
+    def search(self, order: Indices, state: State, kicks: int) -> None:
+        """In place, the best of 1 + `kicks` descents; a kicked order is searched to its end where it is less than `HOPEFUL` worse."""
+        least = self.descend(order, np.ones(self.T, dtype=bool), reversals=True)
+        for _ in range(kicks):
+            trial = order.copy()
+            self.kicked(trial, state)
+            active = np.zeros(self.T, dtype=bool)
+            active[trial[trial != order]] = True
+            found = self.descend(trial, active, reversals=False)
+            if found < least + HOPEFUL and np.any(trial != order):
+                found = self.descend(trial, np.ones(self.T, dtype=bool), reversals=True)
+            if found < least - SMALLEST_GAIN:
+                least = found
+                order[:] = trial

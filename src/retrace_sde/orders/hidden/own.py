@@ -52,14 +52,6 @@ class HiddenSteps:
         R = self.chain.noise
         return not np.any(R[~np.eye(len(R), dtype=bool)])
 
-    @classmethod
-    def regular(cls, chain: Chain) -> HiddenSteps:
-        """From a chain whose steps are all the same, without inputs."""
-        F, s, Q = chain.matrices[:1], chain.shifts[:1, :, None], chain.covariances[:1]
-        law = np.diag(chain.noise), chain.initial.mean, chain.initial.covariance
-        table = Table.of(F, s, Q, *law)
-        return cls(chain, table, np.zeros(len(chain.matrices), dtype=np.intp))
-
 
 @dataclass(frozen=True, eq=False)
 class HiddenOrders:

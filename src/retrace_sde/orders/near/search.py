@@ -18,8 +18,8 @@ from retrace_sde.io.kernels import njit
 from retrace_sde.orders.moves import descent, judges
 from retrace_sde.orders.moves.judges import implements
 from retrace_sde.orders.moves.moves import Move, make, nothing, reversal
+from retrace_sde.orders.paths import PathCosts
 from retrace_sde.orders.search import LONG_SEGMENT, SHORT_SEGMENT, inserted, padded_path
-from retrace_sde.orders.shared import PathCosts
 
 Lists = NDArray[np.int32]
 

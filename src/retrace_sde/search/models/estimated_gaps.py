@@ -179,8 +179,7 @@ def whitened_steps(problem: Problem, found: Fit, *, exactly: bool) -> tuple[Arra
 
 def _each_step(matrices: Array, x: Array) -> Array:
     """A matrix for each of S steps, (S, d, d), times all trajectories' states there, (n, S, d)."""
-    found: Array = (x.transpose(1, 0, 2) @ matrices.transpose(0, 2, 1)).transpose(1, 0, 2)
-    return found
+    return (x.transpose(1, 0, 2) @ matrices.transpose(0, 2, 1)).transpose(1, 0, 2)
 
 
 def step_numbers(problem: Problem) -> Array:
@@ -204,8 +203,7 @@ def _gaps_of_length(D: Array, P: Array, N: Array, length: float) -> Array:
 
     def gaps(c: float) -> Array:
         # The root of (S_bb + c) g² + n d g − S_ΔΔ = 0; without one (c too negative) the gap has no bound.
-        found: Array = 2 * D / (N + np.sqrt(np.maximum(N**2 + 4 * (P + c) * D, 0.0)))
-        return found
+        return 2 * D / (N + np.sqrt(np.maximum(N**2 + 4 * (P + c) * D, 0.0)))
 
     low = -float(np.min(N**2 / np.maximum(4 * D, 1e-300) + P))
     high = float(np.max(D) * len(D) ** 2 / length**2)

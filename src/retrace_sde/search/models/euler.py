@@ -12,7 +12,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from retrace_sde.fit.bootstrap import bootstrap_errors
 from retrace_sde.fit.euler import Euler, step_log_likelihoods
 from retrace_sde.fit.exact import constrained
 from retrace_sde.fit.moments import Frequencies, Moments, Statistics, moments, statistics
@@ -28,6 +27,7 @@ from retrace_sde.fit.regression import (
 )
 from retrace_sde.fit.scores import (
     StepScores,
+    bootstrap_errors,
     regression_sandwich,
     sandwich_of_grams,
     sandwich_possible,
@@ -62,16 +62,15 @@ from retrace_sde.orders.near.neighbours import (
 )
 from retrace_sde.orders.near.search import Near, NearPath
 from retrace_sde.orders.own import BLOCK, EulerLaw, OwnOrders
-from retrace_sde.orders.paths import guided_paths, shortest_path
-from retrace_sde.orders.shared import PathCosts
+from retrace_sde.orders.paths import PathCosts, guided_paths, shortest_path
 from retrace_sde.panel.blocks import Data, in_order, to_numpy
 from retrace_sde.panel.clock import Gaps
 from retrace_sde.panel.order import Order
 from retrace_sde.process.drift import Affine, has_state_space, is_linear
 from retrace_sde.process.sde import Gaussian
-from retrace_sde.search.model import Effort, Fit, Problem
+from retrace_sde.search.model import Effort, Fit
 from retrace_sde.search.models.exact_gaps import exact_fit, exact_fits
-from retrace_sde.search.protocols import SharedOrders
+from retrace_sde.search.protocols import Model, SharedOrders
 
 STEPS_PER_VARIABLE = 8
 """Minimum number of steps for each variable in the data that are searched."""
@@ -92,7 +91,7 @@ EULER_ACROSS = (
 
 
 @dataclass(frozen=True, eq=False)
-class EulerModel(Problem):
+class EulerModel(Model):
     """Euler's steps along an order. `unequal_steps`: orders are judged by steps that may differ in variance."""
 
     unequal_steps: bool = False

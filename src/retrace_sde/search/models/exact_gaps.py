@@ -12,7 +12,7 @@ import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 
 from retrace_sde.fit.euler import Euler
-from retrace_sde.fit.information import observed_information
+from retrace_sde.fit.information import jacobian, observed_information
 from retrace_sde.fit.irregular_times import (
     Spans,
     StepLikelihood,
@@ -130,11 +130,7 @@ def _errors(
         theta, H = _in_units(*likelihood.split(q)[:2], steps, dt, affine)
         return np.concatenate([theta.ravel(), H.ravel()])
 
-    J = np.zeros((len(shown(p)), len(p)))
-    for k in range(len(p)):
-        e = np.zeros_like(p)
-        e[k] = 1e-6 * max(1.0, abs(p[k]))
-        J[:, k] = (shown(p + e) - shown(p - e)) / (2 * e[k])
+    J = jacobian(shown, p, 1e-6 * np.maximum(1.0, np.abs(p)))
     deviation = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", J, covariance, J), 0.0))
     d = len(steps.scale)
     size = d * (d + affine)

@@ -19,7 +19,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from retrace_sde.fit.bootstrap import errors_of_draws
 from retrace_sde.fit.euler import Euler
 from retrace_sde.fit.exact import constrained, moments_of_step
 from retrace_sde.fit.information import inverse
@@ -31,14 +30,13 @@ from retrace_sde.fit.regression import (
     mle,
     regression_errors,
 )
-from retrace_sde.fit.scores import errors_of_scores
+from retrace_sde.fit.scores import errors_of_draws, errors_of_scores
 from retrace_sde.fit.start_law import start_log_densities
 from retrace_sde.fit.statespace import em_steps as steps
-from retrace_sde.fit.statespace.ascent.climb import climb, finished
-from retrace_sde.fit.statespace.ascent.coordinates import Ascent
-from retrace_sde.fit.statespace.ascent.quasi_newton import Climb
+from retrace_sde.fit.statespace.ascent.climb import Ascent, Climb, climb
+from retrace_sde.fit.statespace.ascent.quasi_newton import finished
 from retrace_sde.fit.statespace.ascent.scoring import Scoring
-from retrace_sde.fit.statespace.em import HARDLY_NOISY, hardly_noisy, resumed
+from retrace_sde.fit.statespace.em import climb_notes, resumed
 from retrace_sde.fit.statespace.em_steps import Expected
 from retrace_sde.fit.statespace.errors import Scores
 from retrace_sde.fit.statespace.observations import Observations, StepClasses
@@ -74,13 +72,14 @@ from retrace_sde.search.alternate import alternate, recover
 from retrace_sde.search.model import Effort, Fit, Problem
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.models.exact_gaps import spans
+from retrace_sde.search.protocols import Model
 from retrace_sde.search.space import Own, Shared
 
 LOOSE, RESAMPLED, TIGHT = 0.5, 0.1, 1e-2
 """Rise of the log-likelihood, in nats over three steps, at which EM stops while the order still changes, for a
 resampled panel, and at the end."""
 
-STEPS, NEAR = 200, 20
+STEPS, STEPS_BEFORE_FINISH = 200, 20
 """Steps of EM along one order, at most; and before quasi-Newton steps take over at the end."""
 
 VAGUE = 100.0
@@ -98,7 +97,7 @@ APART = 4
 OVERSTEP = 1.8
 """Rounds are taken this many times over: with orders that uncertain plain ones are short, and 2 is stable."""
 
-POLISHES, REACH, CHEAP = 3, 3, 100_000
+POLISHES, POLISH_REACH, CHEAP = 3, 3, 100_000
 """Passes in which slices are moved by the exact likelihood, and how far where one costs no more than n T d³ = CHEAP."""
 
 TRIED_ELEMENTS = 10_000
@@ -107,12 +106,12 @@ TRIED_ELEMENTS = 10_000
 STILL = 10
 """Rounds of the search without drift, at most."""
 
-KICKS = 6
+SHARED_KICKS = 6
 """Random changes of a shared order after which its search is repeated."""
 
 
 @dataclass(frozen=True, eq=False)
-class HiddenModel(Problem):
+class HiddenModel(Model):
     """A linear SDE, maybe with inputs, behind observations (n, T, d), NaN where missing; R as `noise` says.
 
     Trajectories that are shorter end in NaN; an observation all of whose entries are missing still stands for a
@@ -206,8 +205,7 @@ class HiddenModel(Problem):
 
     @property
     def values(self) -> Array:
-        found: Array = self.data.values
-        return found
+        return self.data.values
 
     @cached_property
     def complete(self) -> bool:
@@ -251,8 +249,7 @@ class HiddenModel(Problem):
 
     def along(self, order: Indices) -> Array:
         """The observations in an order (T,), or each in its own (n, T)."""
-        found: Array = in_order(self.values, order)
-        return found
+        return in_order(self.values, order)
 
     def plain(self) -> EulerModel:
         """The problem as if all had been seen, and without noise: for a start."""
@@ -271,21 +268,12 @@ class HiddenModel(Problem):
         found = self._climbed(
             self._prepared([order]), guess, TIGHT if final else LOOSE, final=final
         )
-        law, notes = found.parameters, []
-        if final and not found.converged:
-            notes.append(
-                f"The likelihood was still rising after {found.evaluations} smoothing passes."
-            )
-        if final and hardly_noisy(law, self.setup):
-            notes.append(HARDLY_NOISY)
+        law = found.parameters
         fitted = self._along(order, law, found.expected)
         own, states = self._states(order, law)
-        fitted = replace(
-            fitted,
-            log_likelihoods=self._judged(own, order, law, fitted.step),
-            states=states if final else None,
-            notes=tuple(notes),
-        )
+        fitted = replace(fitted, log_likelihoods=self._judged(own, order, law, fitted.step))
+        if final:
+            fitted = replace(fitted, states=states, notes=climb_notes(found, self.setup))
         return self._with_errors(fitted) if self.free and final else fitted
 
     def _with_errors(self, found: Fit) -> Fit:
@@ -363,7 +351,9 @@ class HiddenModel(Problem):
 
         # what noise leaves of the information across unequal gaps has no closed form
         ascent = Scoring.of(self.setup, prepared) if self.regular else self._ascent
-        found = climb(expected_at, ascent, guess, NEAR if final else STEPS, tolerance)
+        found = climb(
+            expected_at, ascent, guess, STEPS_BEFORE_FINISH if final else STEPS, tolerance
+        )
         return finished(expected_at, self._ascent, found) if final else found
 
     def reversed_fit(self, found: Fit, start: Fit | None = None, *, final: bool = False) -> Fit:
@@ -438,8 +428,7 @@ class HiddenModel(Problem):
         return errors_of_scores(scoring.errors, covariance, each.T @ each, self.data)
 
     def _scoring(self, law: Parameters) -> HiddenScores:
-        gaps = self.steps.gaps if law.gaps is None else law.gaps
-        spans = None if self.regular else self._ascent.spans
+        gaps, spans = law.crossed(self.steps.gaps), None if self.regular else self._ascent.spans
         return HiddenScores(self, Scores(self.setup, law, gaps, spans), self._through(law))
 
     def estimator(self, found: Fit) -> str:
@@ -516,8 +505,7 @@ class HiddenModel(Problem):
 
     def law(self, found: Fit) -> Parameters:
         """What single orders are judged by."""
-        law: Parameters = found.law
-        return law
+        return found.law
 
     def own_orders(self, law: Parameters) -> HiddenOrders:
         """What each trajectory's order costs under a law."""
@@ -784,7 +772,7 @@ class Arranged:
 
     def improve(self, order: Indices, state: State) -> Indices:
         """A local minimum near an order."""
-        found = self.tables.improve(order, state, kicks=KICKS)
+        found = self.tables.improve(order, state, kicks=SHARED_KICKS)
         return found if self.model.complete else self.polished((order, found))
 
     def sample(
@@ -802,7 +790,7 @@ class Arranged:
         values = self._worths(orders)
         best, value = orders[int(np.argmax(values))], max(values)
         _, T, d = self.model.data.shape
-        reach = REACH if self.model.values.size * d**2 <= CHEAP else 1
+        reach = POLISH_REACH if self.model.values.size * d**2 <= CHEAP else 1
         steps = (*range(1, reach + 1), *range(-reach, 0)) if reach > 1 else (1,)
         at_once = max(1, TRIED_ELEMENTS // self.model.values.size)
         worse = {order.tobytes() for order in orders}

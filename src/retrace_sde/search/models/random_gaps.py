@@ -1,35 +1,33 @@
 """Own orders across gaps that are not known: a law of gaps whose single gaps are summed out, or drawn with the orders.
 
-Where states are seen as they are, the gap of a step is summed out of its likelihood (`fit.statespace.gap_law`), and orders are judged by
-pairs as with equal gaps. Behind noise and missing values gaps are drawn with the orders (`filtered`) in Monte-Carlo EM.
+    g ~ Gamma(κ), mean dt:      p(x' | x) = Σ_k w_k(κ) N(x'; F_k x + S_k v, Q_k)
+
+on a fixed table of gaps g_k, evenly spaced in log g. A single gap has only the d numbers of its step behind it: its relative error is √(2/d) even
+with all else known, so that gaps are never read off, only averaged over. The mean gap sets the unit of time. Where states are seen as they are, the gap
+of a step is summed out of its likelihood: steps stay independent given the order, so that orders are judged by pairs as with equal gaps. Behind noise and
+missing values gaps are drawn with the orders (`filtered`) in Monte-Carlo EM.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp
+from scipy.special import gammaln, logsumexp
 
 from retrace_sde.fit.moments import Frequencies, statistics
-from retrace_sde.fit.statespace.ascent.coordinates import Ascent
+from retrace_sde.fit.statespace.ascent.climb import Ascent
 from retrace_sde.fit.statespace.em_steps import Expected
 from retrace_sde.fit.statespace.errors import MIN_SIMULATED, SIMULATED_PER_PARAMETER, Scores
-from retrace_sde.fit.statespace.gap_law import (
-    RATIOS,
-    best_shape,
-    log_weights,
-    pair_log_densities,
-    step_log_densities,
-)
 from retrace_sde.fit.statespace.observations import Observations, StepClasses
 from retrace_sde.fit.statespace.parameters import Noise, Parameters
 from retrace_sde.fit.statespace.smoother import Smoothed
 from retrace_sde.fit.statespace.transitions import Transitions, transitions
 from retrace_sde.io.arrays import Array, Indices, Mask
+from retrace_sde.io.deferred import optimize
 from retrace_sde.orders.draws import Chains, Draws, Stretch
 from retrace_sde.orders.hidden.own import HiddenSteps
 from retrace_sde.orders.own import OwnOrders
@@ -38,7 +36,7 @@ from retrace_sde.panel.blocks import Data, to_numpy
 from retrace_sde.panel.clock import Gaps
 from retrace_sde.process.drift import has_offset
 from retrace_sde.process.sde import Gaussian
-from retrace_sde.search.model import Effort, Fit, Problem
+from retrace_sde.search.model import Fit, Problem
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.models.hidden import HiddenModel, HiddenScores
 
@@ -49,26 +47,64 @@ TRAJECTORIES_AT_ONCE = 16
 """Trajectories whose pairs are judged at a time across all gaps of the table."""
 
 
+RATIOS = np.exp(np.linspace(np.log(0.03), np.log(6.0), 24))
+"""The table of gaps in units of their mean: 23 per cent apart, where one gap is known to 35 per cent with 16 variables."""
+
+SHAPES = (0.5, 30.0)
+"""The shape of the law of gaps lies between these: more even ones the table cannot tell from equal ones."""
+
+
+def log_weights(shape: float) -> Array:
+    """log w_k(κ): the gamma density of mean 1 in log g, on the table."""
+    log_density = shape * np.log(shape) - gammaln(shape) + shape * np.log(RATIOS) - shape * RATIOS
+    return log_density - logsumexp(log_density)
+
+
+def best_shape(counts: Array) -> float:
+    """The shape under which gaps of the table, found `counts` (K,) times, are most likely."""
+    found = optimize.minimize_scalar(
+        lambda s: -float(counts @ log_weights(np.exp(s))),
+        bounds=tuple(np.log(SHAPES)),
+        method="bounded",
+    )
+    return float(np.exp(found.x))
+
+
+def pair_log_densities(steps: Transitions, x: Array, v: Array, after: Array) -> Array:
+    """`log N(x'_b; F_k x_a + S_k v_a, Q_k)`, (…, A, B, K), of states x (…, A, d) and later ones `after` (…, B, d)."""
+    F, S, Q = steps
+    d = F.shape[1]
+    lower = np.linalg.cholesky(Q)
+    W = np.linalg.inv(lower)
+    log_det = np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
+    found = np.empty((*x.shape[:-1], after.shape[-2], len(F)))
+    for k in range(len(F)):
+        source = (x @ F[k].T + v @ S[k].T) @ W[k].T
+        target = after @ W[k].T
+        gap = target[..., None, :, :] - source[..., :, None, :]
+        found[..., k] = -0.5 * (gap**2).sum(axis=-1) - log_det[k]
+    return found - d * np.log(2 * np.pi) / 2
+
+
+def step_log_densities(steps: Transitions, x: Array, v: Array) -> Array:
+    """The same of neighbours along paths x (n, T, d): (n, T − 1, K)."""
+    one = pair_log_densities(steps, x[:, :-1, None], v[:, :-1, None], x[:, 1:, None])
+    return one[:, :, 0, 0]
+
+
 @dataclass(frozen=True, eq=False)
 class RandomGapModel(HiddenModel):
-    """A linear SDE, an order and gaps of its own for each trajectory."""
+    """A linear SDE, an order and gaps of its own for each trajectory; gaps are drawn with the orders."""
 
     @classmethod
     def unknown(cls, problem: Problem, *, noise: Noise) -> RandomGapModel:
-        """From a problem whose gaps are not known; dt is their mean."""
+        """From a problem whose gaps are not known; dt is their mean. States that are seen as they are have gaps summed out."""
+        seen = not isinstance(noise, str) and not np.any(noise)
+        summed = seen and HiddenModel.of(problem, noise=noise).complete
+        found = (SummedGapModel if summed else RandomGapModel).of(problem, noise=noise)
         T = problem.data.shape[1]
         equal = np.full((1, T - 1), int(np.argmin(np.abs(np.log(RATIOS)))), dtype=np.intp)
-        found = replace(cls.of(problem, noise=noise), scheme="exact")
-        return replace(found, classes=StepClasses(RATIOS * problem.dt, equal))
-
-    @cached_property
-    def summed(self) -> bool:
-        """States are seen as they are: gaps can be summed out."""
-        return self.complete and not isinstance(self.noise, str) and not np.any(self.noise)
-
-    @property
-    def effort(self) -> Effort:  # type: ignore[override]
-        return EulerModel.effort if self.summed else HiddenModel.effort
+        return replace(found, scheme="exact", classes=StepClasses(RATIOS * problem.dt, equal))
 
     @property
     def gaps_random(self) -> bool:
@@ -77,9 +113,7 @@ class RandomGapModel(HiddenModel):
     @property
     def averages(self) -> bool:
         """Drawn gaps have no best value: parameters are averaged over them even where orders are certain."""
-        return not self.summed
-
-    # -- orders known ------------------------------------------------------------------------------------
+        return True
 
     def fit(self, order: Indices, start: Fit | None = None, *, final: bool = False) -> Fit:
         """Across gaps that are summed out; behind noise, for a start, across equal ones."""
@@ -94,10 +128,65 @@ class RandomGapModel(HiddenModel):
     def reversed_fit(self, found: Fit, start: Fit | None = None, *, final: bool = False) -> Fit:
         return self.fit(self.data.reversed(found.order), start, final=final)
 
+    @property
+    def _ascent(self) -> Ascent:
+        return DrawnAscent(self.setup)
+
+    def _weights(self, law: Parameters) -> Array:
+        return log_weights(law.shape or FIRST_SHAPE)
+
+    def _guess(self, order: Indices, R: Array) -> Parameters:
+        return replace(super()._guess(order, R), shape=FIRST_SHAPE)
+
+    def log_joint(self, orders: Indices, law: Parameters, gaps: Indices | None = None) -> Array:
+        """`log p` of each trajectory along an order, (n,), across equal gaps, or as drawn, their own prior included."""
+        if gaps is None:
+            return super().log_joint(orders, law)
+        live = self.data.lengths.steps.mask
+        prior = np.where(live, self._weights(law)[gaps], 0.0).sum(axis=1)
+        return self._crossing(gaps)._states(orders, law)[0] + prior
+
+    def _crossing(self, gaps: Indices) -> RandomGapModel:
+        """The same with given gaps."""
+        return replace(self, classes=replace(self.steps, index=gaps))
+
+    def _course(self, law: Parameters) -> HiddenSteps:
+        return replace(super()._course(law), weights=self._weights(law))
+
+    def begin(self, found: Fit) -> Parameters:
+        return replace(super().begin(found), shape=FIRST_SHAPE)
+
+    def draw(self, law: Parameters, chains: Chains, stretch: Stretch) -> Draws:
+        """Advance chains of orders and gaps under a law."""
+        if chains.gaps.size == 0:
+            chains.gaps = np.broadcast_to(
+                self.steps.index, (*chains.orders.shape[:2], chains.orders.shape[2] - 1)
+            ).copy()
+        return super().draw(law, chains, stretch)
+
+    def _drawn(self, draws: Draws, c: int) -> Observations:
+        index = draws.gaps[c].transpose(1, 0, 2).astype(np.intp).reshape(-1, draws.gaps.shape[3])
+        return replace(super()._drawn(draws, c), classes=replace(self.steps, index=index))
+
+    def _scoring(self, law: Parameters) -> HiddenScores:
+        return DrawnScoring(self, Scores(self.setup, law, self.steps.gaps))
+
+    def for_others(self, data: Data) -> RandomGapModel:
+        return RandomGapModel.unknown(Problem(data, self.dt, self.drift), noise=self.noise)
+
+
+@dataclass(frozen=True, eq=False)
+class SummedGapModel(RandomGapModel):
+    """The same where states are seen as they are: gaps are summed out."""
+
+    effort = EulerModel.effort
+
+    @property
+    def averages(self) -> bool:
+        return False
+
     def _expect(self, prepared: Observations, law: Parameters) -> Expected:
-        """The E-step along known orders; gaps summed out: each step counts for every gap as much as the gap is likely."""
-        if not self.summed:
-            return super()._expect(prepared, law)
+        """The E-step along known orders: each step counts for every gap as much as the gap is likely."""
         x, v, live = self._complete(prepared)
         logs, total = _shares(step_log_densities(self._table(law), x, v), self._weights(law))
         r = np.exp(logs) * live[:, :, None]
@@ -128,71 +217,33 @@ class RandomGapModel(HiddenModel):
 
     @property
     def _ascent(self) -> Ascent:
-        return MixedAscent(self.setup) if self.summed else DrawnAscent(self.setup)
-
-    def _weights(self, law: Parameters) -> Array:
-        return log_weights(law.shape or FIRST_SHAPE)
+        return MixedAscent(self.setup)
 
     def _table(self, law: Parameters) -> Transitions:
         return transitions(law.theta, law.H, self.steps.gaps)
 
-    def _guess(self, order: Indices, R: Array) -> Parameters:
-        return replace(super()._guess(order, R), shape=FIRST_SHAPE)
-
     def _smoothed(self, order: Indices, law: Parameters, times: int) -> Smoothed:
-        if not self.summed:
-            return super()._smoothed(order, law, times)
         x, (n, _, d) = self.along(order), self.data.shape
         known, none = np.zeros((1, times, d, d)), np.empty((0, 0, d, d))
         return Smoothed(self.log_joint(order, law), x, known, none, np.zeros(n, dtype=np.intp))
 
     def log_joint(self, orders: Indices, law: Parameters, gaps: Indices | None = None) -> Array:
-        """`log p` of each trajectory along an order, (n,): gaps summed out, or as drawn, their own prior included."""
-        if self.summed:
-            x, v, live = self._complete(self._prepared([orders]))
-            each = step_log_densities(self._table(law), x, v)
-            total = logsumexp(each + self._weights(law), axis=2)
-            first: Array = law.initial.log_density(x[:, 0])
-            return first + np.where(live, total, 0.0).sum(axis=1)
-        if gaps is None:
-            return super().log_joint(orders, law)
-        live = self.data.lengths.steps.mask
-        prior = np.where(live, self._weights(law)[gaps], 0.0).sum(axis=1)
-        return self._crossing(gaps)._states(orders, law)[0] + prior
-
-    def _crossing(self, gaps: Indices) -> RandomGapModel:
-        """The same with given gaps."""
-        return replace(self, classes=replace(self.steps, index=gaps))
-
-    # -- averages over orders and gaps -------------------------------------------------------------------
+        """`log p` of each trajectory along an order, (n,), gaps summed out."""
+        x, v, live = self._complete(self._prepared([orders]))
+        each = step_log_densities(self._table(law), x, v)
+        total = logsumexp(each + self._weights(law), axis=2)
+        return law.initial.log_density(x[:, 0]) + np.where(live, total, 0.0).sum(axis=1)
 
     def own_orders(self, law: Parameters) -> Any:
         """What each trajectory's order costs under a law."""
-        if self.summed:
-            return OwnOrders(self.data, _Judge(self, law), self.prior)
-        return super().own_orders(law)
-
-    def _course(self, law: Parameters) -> HiddenSteps:
-        return replace(super()._course(law), weights=self._weights(law))
+        return OwnOrders(self.data, _Judge(self, law), self.prior)
 
     def begin(self, found: Fit) -> Parameters:
-        if self.summed:
-            return self.law(found)
-        return replace(super().begin(found), shape=FIRST_SHAPE)
+        return self.law(found)
 
     def draw(self, law: Parameters, chains: Chains, stretch: Stretch) -> Draws:
-        """Advance chains under a law, of orders, or of orders and gaps."""
-        if self.summed:
-
-            def count(x: Array, u: Any, frequencies: Frequencies) -> Expected:
-                return self._counted(law, x, u, frequencies)
-
-            return OwnOrders(self.data, _Judge(self, law), self.prior).draw(chains, stretch, count)
-        if chains.gaps.size == 0:
-            chains.gaps = np.broadcast_to(
-                self.steps.index, (*chains.orders.shape[:2], chains.orders.shape[2] - 1)
-            ).copy()
-        return super().draw(law, chains, stretch)
+        """Advance chains of orders under a law, counting what the M-step needs."""
+        return self.own_orders(law).draw(chains, stretch, partial(self._counted, law))
 
     def _counted(self, law: Parameters, x: Array, u: Any, frequencies: Frequencies) -> Expected:
         """Expected sums of a block from the frequencies of its pairs: shared out among the gaps of the table."""
@@ -225,22 +276,13 @@ class RandomGapModel(HiddenModel):
             yield some, pair_log_densities(self._table(law), y, v, y)
 
     def expect(self, draws: Draws, law: Parameters) -> list[Expected]:
-        return draws.counted if self.summed else super().expect(draws, law)
-
-    def _drawn(self, draws: Draws, c: int) -> Observations:
-        assert draws.gaps is not None
-        index = draws.gaps[c].transpose(1, 0, 2).astype(np.intp).reshape(-1, draws.gaps.shape[3])
-        return replace(super()._drawn(draws, c), classes=replace(self.steps, index=index))
+        return draws.counted
 
     def extrapolate(self, old: Parameters, new: Parameters) -> Parameters:
-        return new if self.summed else super().extrapolate(old, new)
+        return new
 
-    def _scoring(self, law: Parameters) -> Any:
-        scores = Scores(self.setup, law, self.steps.gaps)
-        return MixedScoring(self, scores) if self.summed else DrawnScoring(self, scores)
-
-    def for_others(self, data: Data) -> RandomGapModel:
-        return RandomGapModel.unknown(Problem(data, self.dt, self.drift), noise=self.noise)
+    def _scoring(self, law: Parameters) -> HiddenScores:
+        return MixedScoring(self, Scores(self.setup, law, self.steps.gaps))
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,7 +312,7 @@ class MixedAscent(DrawnAscent):
 class _Judge:
     """Pairs judged across every gap of the table, summed."""
 
-    model: RandomGapModel
+    model: SummedGapModel
     law: Parameters
 
     def costs(self, data: Data, rows: slice) -> BlockCosts:
@@ -312,7 +354,7 @@ class DrawnScoring(HiddenScores):
 class MixedScoring(HiddenScores):
     """Scores with gaps summed out: those of each gap, in the shares that the step gives them."""
 
-    model: RandomGapModel
+    model: SummedGapModel
 
     def of(self, orders: Indices, gaps: Indices | None = None) -> Array:
         return self._of(*self.model._complete(self.model._prepared([orders])))
@@ -360,5 +402,4 @@ class MixedScoring(HiddenScores):
             )
             x[:, t + 1] += np.einsum("nij,nj->ni", roots[k], rng.standard_normal((m, d)))
         score = self._of(x, v, live)
-        found: Array = score.T @ score * n / m / (1 - (self.size + 1) / m)
-        return found
+        return score.T @ score * n / m / (1 - (self.size + 1) / m)

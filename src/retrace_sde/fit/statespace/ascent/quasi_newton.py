@@ -8,7 +8,6 @@ the maximum in about 50 passes of the smoother. R is its own coordinate, in whic
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -20,17 +19,16 @@ from retrace_sde.fit.information import (
     by_log_cholesky,
     by_log_factor,
     from_log_cholesky,
+    lbfgs,
     log_factor,
 )
 from retrace_sde.fit.irregular_times import Spans
-from retrace_sde.fit.statespace.ascent.coordinates import Ascent
+from retrace_sde.fit.statespace.ascent.climb import Ascent, Climb, Expectation
 from retrace_sde.fit.statespace.em_steps import Expected
 from retrace_sde.fit.statespace.parameters import Parameters, least_noise
 from retrace_sde.io.arrays import Array
-from retrace_sde.io.deferred import deferred
+from retrace_sde.io.deferred import optimize
 from retrace_sde.process.sde import Gaussian
-
-optimize = deferred("scipy.optimize")
 
 MAX_PASSES = 200
 """Passes of the smoother, at most."""
@@ -41,7 +39,7 @@ FLAT = 1e-2
 RISE = 1e-4
 """Rise of the log-likelihood, in nats of one step, at which it ends."""
 
-LATE, HOPE = 10, 5.0
+LATE_PASSES, HOPE = 10, 5.0
 """A likelihood is out of reach if it is more than a nat beyond what the last ten passes brought, five times over. Levels of subjects who are
 alike were given up after 21 to 40 passes of 53 to 129, their gains 2 to 4 nats short of the end and 10 to 20 short of their price."""
 
@@ -49,21 +47,8 @@ LOWEST = -9.0
 """Logarithm of the least spread of a direction of p₀, beside where the search began: as good as none."""
 
 
-@dataclass(frozen=True, eq=False)
-class Climb:
-    """Where a climb ended: parameters, the E-step there, log-likelihoods, whether they had stopped rising, and whether a step of
-    scoring saw the `top`."""
-
-    parameters: Parameters
-    expected: Expected
-    trace: list[float]
-    converged: bool
-    evaluations: int
-    top: bool = False
-
-
 def finish(
-    expected_at: Callable[[Parameters], Expected],
+    expected_at: Expectation,
     ascent: Ascent,
     start: Parameters,
     expected: Expected,
@@ -92,27 +77,22 @@ def finish(
 
     def look(_: Array) -> None:
         now = trail[-1]
-        if len(trail) > 2 * LATE and now + HOPE * (now - trail[-LATE]) + 1 < needed:
+        if len(trail) > 2 * LATE_PASSES and now + HOPE * (now - trail[-LATE_PASSES]) + 1 < needed:
             raise StopIteration
 
     rise = RISE / max(abs(expected.likelihood), 1.0)
-    options = {
-        "maxfun": MAX_PASSES,
-        "maxiter": MAX_PASSES,
-        "maxcor": 30,
-        "ftol": rise,
-        "gtol": FLAT,
-    }
-    ended = optimize.minimize(
-        objective,
-        at.begin,
-        jac=True,
-        method="L-BFGS-B",
-        bounds=at.bounds,
-        options=options,
-        callback=look,
-    )
+    ends = {"maxfun": MAX_PASSES, "maxiter": MAX_PASSES, "ftol": rise, "gtol": FLAT}
+    ended = lbfgs(objective, at.begin, bounds=at.bounds, callback=look, maxcor=30, **ends)
     return Climb(*best, [best[1].likelihood], bool(ended.success), count)
+
+
+def finished(expected_at: Expectation, ascent: Ascent, found: Climb) -> Climb:
+    """A climb with quasi-Newton steps at its end, unless it saw the top."""
+    if found.top:
+        return found
+    end = finish(expected_at, ascent, found.parameters, found.expected)
+    passes = found.evaluations + end.evaluations
+    return replace(end, trace=[*found.trace, *end.trace], evaluations=passes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import eigh
 
-from retrace_sde.fit.statespace.ascent.coordinates import Ascent
+from retrace_sde.fit.statespace.ascent.climb import Ascent
 from retrace_sde.fit.statespace.em_steps import Expected
 from retrace_sde.fit.statespace.observations import Observations
 from retrace_sde.fit.statespace.parameters import (
@@ -79,8 +79,7 @@ class Scoring(Ascent):
     def _rough(self) -> Array:
         """|1 − e^{iω}|²: the eigenvalues of the covariance of `length` increments of white noise."""
         size = min(max(self.length, 1), FREQUENCIES)
-        found: Array = 4 * np.sin(np.pi * np.arange(1, size + 1) / (2 * size + 2)) ** 2
-        return found
+        return 4 * np.sin(np.pi * np.arange(1, size + 1) / (2 * size + 2)) ** 2
 
     def _flat(self, S: Array, scale: Array) -> Array:
         """The lower half of the square root of S in the units `scale`."""
@@ -91,16 +90,14 @@ class Scoring(Ascent):
     def _matrix(self, vector: Array, scale: Array) -> Array:
         def squares(values: Array) -> Array:
             sizes = np.abs(values)
-            found: Array = np.maximum(sizes, SMALLEST * sizes.max()) ** 2
-            return found
+            return np.maximum(sizes, SMALLEST * sizes.max()) ** 2
 
         return raised(vector, scale, squares)
 
     def _information(self, S: Array, scale: Array) -> Array:
         """That on each entry of a square root: `d log S = 2 d√S / √S`."""
         sizes = np.sqrt(np.diag(S)) / scale
-        found: Array = (2 / np.outer(sizes, sizes))[lower_half(len(S))]
-        return found
+        return (2 / np.outer(sizes, sizes))[lower_half(len(S))]
 
     def unpack(self, vector: Array, like: Parameters) -> Parameters:
         found = super().unpack(vector, like)
@@ -116,8 +113,7 @@ class Scoring(Ascent):
         if noise[-1] <= most:
             return H
         back = W.T @ Q
-        found: Array = (back.T * np.maximum(noise / most, 1)) @ back / self.setup.dt
-        return found
+        return (back.T * np.maximum(noise / most, 1)) @ back / self.setup.dt
 
     def advance(self, expected: Expected, now: Parameters) -> tuple[Parameters, float]:
         """Where a step of scoring leads, and by how much it should raise the log-likelihood."""
@@ -193,5 +189,4 @@ def _first(now: Gaussian, seen: Gaussian, shares: Shares) -> tuple[Gaussian, flo
 def _kept(change: Array) -> Array:
     """A change of a variance of 1, of which at least a share is left."""
     values, vectors = np.linalg.eigh((change + change.T) / 2)
-    found: Array = (vectors * np.maximum(values, LEAST - 1)) @ vectors.T
-    return found
+    return (vectors * np.maximum(values, LEAST - 1)) @ vectors.T

@@ -1,0 +1,103 @@
+"""A sentence names a setting as the reader's interface does: an argument in Python, a flag in a command, a choice on the page."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+
+import pytest
+from click.testing import CliRunner
+
+import retrace_sde as rt
+from retrace_sde.app.work import PYTHON_WORDS, _choice
+from retrace_sde.cli.main import main
+from retrace_sde.io.formats import frame_of_array
+from retrace_sde.show.wording import SETTING, in_words, reworded, speaking, worded
+
+FLAGS = {"outliers", "time", "covariates", "common_shocks", "large"}
+
+
+def flag(name, value):
+    return f"--{name} {value or ''}".rstrip() if name in FLAGS else None
+
+
+@pytest.mark.parametrize(
+    ("said", "here"),
+    [
+        ("(outliers='keep' uses it)", "(--outliers keep uses it)"),
+        ("outliers=None leaves them out", "--outliers None leaves them out"),
+        ("known about time (time=).", "known about time (--time)."),
+        ("as an input (covariates=['a', 'b c']).", "as an input (--covariates a,b c)."),
+        ("order='likelihood' has no flag", "order='likelihood' has no flag"),
+        ("by --time (in Python time=)", "by --time (in Python time=)"),
+        ("time=5, dt = 1 and p = 0.05 are no settings", "time=5, dt = 1 and p = 0.05 are no settings"),
+        ("see result_.suspects.", "see suspects.csv."),
+    ],
+)  # fmt: skip
+def test_settings_get_the_names_of_the_interface(said, here):
+    with speaking(in_words(flag, {})):
+        assert worded(said) == here
+    assert worded(said) == said  # in Python
+
+
+def test_only_sentences_of_an_answer_are_reworded():
+    answer = {"variables": ["time="], "notes": ["give time="], "deep": [{"verdict": "time="}]}
+    with speaking(in_words(flag, {})):
+        found = reworded(answer)
+    assert found == {"variables": ["time="], "notes": ["give --time"], "deep": [{"verdict": "--time"}]}  # fmt: skip
+
+
+def test_the_page_has_roles_and_names_the_rest_as_python_does():
+    words = in_words(_choice, PYTHON_WORDS)
+    assert words("known about time (time=)") == "known about time (the role time)"
+    assert words("see result_.suspects") == "see suspects.csv"
+    assert words("outliers='keep' uses it") == "outliers='keep' (in Python) uses it"
+    assert words("slice 'dose='{'' of the table") == "slice 'dose='{'' of the table"
+
+
+@pytest.fixture(scope="module")
+def table():
+    """A decimal point lost in one cell."""
+    X = rt.simulate.random_irreversible_sde(3, random_state=0).simulate(
+        30, 8, 0.1, x0=2.0, random_state=1
+    )
+    X[4, 3, 1] *= 1000
+    return frame_of_array(X)
+
+
+def settings_named(text):
+    """Settings that a text writes as Python does."""
+    return [found[0] for found in SETTING.finditer(text) if found[2] or found[3]]
+
+
+def test_a_command_never_speaks_python(table, tmp_path):
+    table.to_csv(tmp_path / "t.csv", index=False)
+    given = ["fit", "t.csv", "--subject", "subject", "--slice", "slice", "--dt", "0.1"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        ran = CliRunner().invoke(main, [*given, "--out", "o"])
+        refused = CliRunner().invoke(
+            main, [*given, "--estimator", "mcem", "--out", "p", "--subjects", "alike"]
+        )
+    assert ran.exit_code == 0, ran.output
+    page = html.unescape((tmp_path / "o" / "report.html").read_text(encoding="utf-8"))
+    page = re.sub(r"<(script|style|details).*?</\1>", "", page, flags=re.DOTALL)
+    numbers = (tmp_path / "o" / "parameters.json").read_text(encoding="utf-8")
+    for said in (ran.output, page, numbers):
+        assert "--outliers keep uses what was given); see suspects.csv" in said
+        assert settings_named(said) == []
+        assert "result_." not in said
+    assert refused.exit_code == 2
+    assert settings_named(refused.output) == []
+    assert "--estimator mcem averages over independent orders" in refused.output
+    note = next(each for each in json.loads(numbers)["notes"] if "look" in each)
+    saved = rt.ReTraceResult.load(tmp_path / "o" / "result.npz")  # read in Python, so in its words
+    assert any(each.startswith(note[:20]) and "outliers='keep'" in each for each in saved.notes)
+
+
+def test_python_never_speaks_in_flags(table):
+    with pytest.warns(rt.ReTraceWarning, match="see result_.suspects"):
+        found = rt.recover(table, subject="subject", slice="slice", dt=0.1, random_state=0)
+    assert "outliers='keep'" in found.summary()
+    assert "--" not in str(rt.diagnose(table, subject="subject", slice="slice"))
