@@ -39,7 +39,11 @@ RECORDED = {
 }
 """Tables that `.ci/results.py --record` made in a few minutes each."""
 CHECKS = (
-    Check("docs/start.md", tuple(START), r"^(Data|Order|Direction|Drift|SDE|\+ )"),
+    Check(
+        "docs/start.md",
+        tuple(START),
+        r"^(Data|Order|Direction|Assuming|Dependence|Drift|Noise|Subjects|Effects|Note|\+ )",
+    ),
     Check(
         "README.md", ("retrace demo --force",), r"^(ReTrace|Algorithm|MST|DPT|oracle)", timed=True
     ),
