@@ -124,7 +124,7 @@ def test_known_irregular_times_can_have_levels():
 def test_a_short_time_is_said():
     model = fit(panel(9, n=60, T=7, dt=0.02)[0], subjects="levels")
     assert model.subject_effects_.short
-    assert "look alike" in model.summary()
+    assert "looks like slow mean reversion" in model.summary()
 
 
 def test_what_cannot_have_levels_is_refused_in_one_sentence():

@@ -3,7 +3,7 @@
 A draw from a model, plus the smoothed difference between the observed values and the same cells of the draw, is a draw given the
 observed values (Durbin & Koopman 2002). Every other trajectory is filled under the fit of one direction, the rest under that of
 the other: neither direction gains by it. Stationary null panels are filled under stationary laws: those of a transient would
-give them its direction. Draws, not means: means between their neighbours would look like momentum.
+give them its direction. Draws, not means: means between their neighbours would look like memory.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from retrace_sde.fit.statespace.model import StateSpace
 from retrace_sde.fit.statespace.smoother import kalman
 from retrace_sde.io.arrays import Array, Mask
 from retrace_sde.process.sde import Gaussian, Transition
+
+MIN_START_SHARE = 1e-9
+"""Share of a step's covariance that a start law has at least: one fitted to few first states may be singular, up to rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +85,7 @@ def draw_missing(
 ) -> Panels:
     """A panel with holes, filled under laws fitted to it; `seen` (n, T, d). `form`: what the laws are without noise.
 
-    Without noise closed forms fitted to a first filling fill it again: their start laws are compare_directions by left-out trajectories, and
+    Without noise closed forms fitted to a first filling fill it again: their start laws are judged by left-out trajectories, and
     do not shrink to the few first states that were seen.
     """
     how = MissingDraws(seen, laws)
@@ -111,4 +114,5 @@ def _space(law: NullSimulator, *, centred: bool = False) -> StateSpace:
         mean, width = np.linalg.inv(np.eye(d) - F) @ shift, solve_discrete_lyapunov(F, way.H[0])
     if centred:
         mean, shift = np.zeros(d), np.zeros(d)
-    return StateSpace(Transition(F, shift, way.H[0]), R, Gaussian(mean, (width + width.T) / 2))
+    width = (width + width.T) / 2 + MIN_START_SHARE * way.H[0]
+    return StateSpace(Transition(F, shift, way.H[0]), R, Gaussian(mean, width))
