@@ -25,6 +25,7 @@ OUTSIDE_PYTHON = {
     "result_.suspects": "suspects.csv",
     "max_iter": "max_iter (in Python)",
     "sample_orders()": "sample_orders() (in Python)",
+    "bootstrap_errors()": "bootstrap_errors() (in Python)",
 }
 """What every other interface calls otherwise, or has not."""
 
