@@ -66,6 +66,20 @@ def test_draws_are_as_frequent_as_all_orders_say(n, d, affine):
     assert 0.5 * np.abs(counts - weights / weights.sum()).sum() < 0.06
 
 
+def test_the_direction_is_drawn_anew_for_each_record():
+    """A chain that changed direction in one record of ten would need ten times as many."""
+    x = np.tile(np.arange(6.0)[:, None, None], (1, 2, 1)) + 0.1 * walk(7, n=2, T=6, d=1)[0]
+    evidence = OrderEvidence.of(x, np.concatenate([x, np.ones((6, 2, 1))], axis=-1))
+    odds = np.diff(evidence(np.array([np.arange(6), np.arange(6)[::-1]])))[0]
+    drawn = draw_orders(evidence, None, np.arange(6)[None, None], np.random.default_rng(3), records=400, warm=True)  # fmt: skip
+    place = np.argsort(drawn.orders[0], axis=-1)
+    ahead = place[:, 0] < place[:, -1]
+    share = 1 / (1 + np.exp(odds))
+    assert 0.1 < share < 0.9
+    changes = np.mean(ahead[1:] != ahead[:-1])
+    assert changes == pytest.approx(2 * share * (1 - share), abs=0.1)
+
+
 def test_what_is_known_is_obeyed():
     x, phi = walk(3, n=2, T=5, d=1)
     before = np.zeros((5, 5), dtype=bool)

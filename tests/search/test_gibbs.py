@@ -1,5 +1,8 @@
 """Draws of orders and parameters together: states by the simulation smoother, and sweeps whose stationary law is the posterior."""
 
+from dataclasses import replace
+from itertools import permutations
+
 import numpy as np
 import pytest
 
@@ -18,6 +21,7 @@ from retrace_sde.process.drift import Affine
 from retrace_sde.process.sde import Gaussian, Transition
 from retrace_sde.search.gibbs import Gibbs, Priors
 from retrace_sde.search.model import Problem
+from retrace_sde.search.models import hidden
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.models.hidden import HiddenModel
 
@@ -167,3 +171,23 @@ def test_where_the_direction_is_open_neither_end_comes_first(kind):
     for order in np.atleast_2d(model.order_)[:1]:
         said = model.precedence_probability(int(order[0]), int(order[-1]))
         assert 0.2 <= np.atleast_1d(said)[0] <= 0.8
+
+
+@pytest.mark.parametrize("at_once", [10_000, 1])
+def test_moves_given_parameters_draw_orders_by_what_was_seen(at_once, monkeypatch):
+    """Against the likelihood of all orders; values that are missing are summed out, whether all places of a segment are tried or two."""
+    monkeypatch.setattr(hidden, "TRIED_ELEMENTS", at_once)
+    rng = np.random.default_rng(9)
+    y = 0.5 * rng.standard_normal((2, 4, 1)).cumsum(axis=1)
+    y[0, 2] = y[1, 0] = np.nan
+    model = HiddenModel.of(Problem(Data(y, n_jobs=1), 1.0, Affine()), noise=0.0)
+    law = replace(model.fit(np.arange(4)).law, H=np.eye(1), initial=Gaussian(np.zeros(1), np.eye(1)))  # fmt: skip
+    every = np.array(list(permutations(range(4))))
+    weights = np.exp(model.log_joints(list(every), law).sum(axis=1))
+    order, draws, code = every[0], [], 4 ** np.arange(4)
+    for _ in range(4000):
+        order = model.shared_move(order, law, rng)
+        draws.append(order @ code)
+    counts = np.array([np.mean(np.array(draws) == each) for each in every @ code])
+    assert weights.max() < 0.5 * weights.sum()
+    assert 0.5 * np.abs(counts - weights / weights.sum()).sum() < 0.06

@@ -31,7 +31,7 @@ from retrace_sde.orders.collapsed.marginal import (
     start_posterior,
     step_posterior,
 )
-from retrace_sde.orders.draws import Chains, Stretch, random_states
+from retrace_sde.orders.draws import Chains, Stretch
 from retrace_sde.panel.blocks import in_order, to_numpy
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.progress import report
@@ -151,7 +151,7 @@ class Gibbs:
         order = drawn.orders[0, 0]
         states = by_slice[order].transpose(1, 0, 2)
         law = self._law(order, states, *self._posteriors(order, states))
-        return model.shared_move(order, law, random_states(rng, 1)), law, value
+        return model.shared_move(order, law, rng), law, value
 
 
 def own_posterior(

@@ -2,7 +2,7 @@
 
 A move takes a random segment out of an order and puts it back in one of all possible places, either way round, with probabilities
 proportional to the evidence: the full conditional, which is never rejected. The whole order is a segment, too, so that the
-reverse, with its own parameters, is a move. Chains at higher temperatures (evidence to a power below one) exchange orders with
+reverse, with its own parameters, is a move; it is the last one before each record. Chains at higher temperatures (evidence to a power below one) exchange orders with
 those at temperature one (parallel tempering; Geyer 1991), so that optima far apart are reached.
 """
 
@@ -186,9 +186,11 @@ def _sample(
     C, T = orders.shape
     values, new, now = np.empty(2 * T + 2), np.empty(T, np.intp), np.empty(C)
     for k in range(2 * anneal + len(kept) * thin):
+        done = k - 2 * anneal
+        record = done >= 0 and done % thin == thin - 1
         for c in range(C):
-            L = 1
-            if random_unit(state) < 0.5:
+            L = T if record else 1
+            if not record and random_unit(state) < 0.5:
                 L = min(int(np.exp(random_unit(state) * np.log(T + 1.0))), T)
             at = int(random_unit(state) * (T - L + 1))
             count = _places(evidence, rules, orders[c], at, L, values)
@@ -203,8 +205,7 @@ def _sample(
             ):
                 for t in range(T):
                     orders[c, t], orders[c + 1, t] = orders[c + 1, t], orders[c, t]
-        done = k - 2 * anneal
-        if done >= 0 and done % thin == thin - 1:
+        if record:
             put(orders[0], kept[done // thin])
 
 

@@ -43,7 +43,7 @@ from retrace_sde.fit.start_law import (
     start_log_densities,
 )
 from retrace_sde.fit.unequal_steps import dispersion
-from retrace_sde.io.arrays import Array, Indices, State
+from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.orders.costs import (
     as_matrix,
     distances,
@@ -429,7 +429,7 @@ class EulerModel(Model):
         """The law of a step and of first states that were drawn; there is no noise."""
         return EulerLaw(step, start)
 
-    def shared_move(self, order: Indices, law: EulerLaw, state: State) -> Indices:
+    def shared_move(self, order: Indices, law: EulerLaw, rng: np.random.Generator) -> Indices:
         """A shared order moved given its parameters: as it was, for moves with parameters integrated out are better."""
         return order
 

@@ -50,7 +50,7 @@ from retrace_sde.fit.statespace.parameters import (
 )
 from retrace_sde.fit.statespace.smoother import Smoothed, drawn_states, states
 from retrace_sde.io.arrays import Array, Indices, State
-from retrace_sde.orders.draws import Chains, Draws, Stretch
+from retrace_sde.orders.draws import Chains, Draws, Stretch, random_states
 from retrace_sde.orders.flips import align
 from retrace_sde.orders.hidden.assignment import Arrangement
 from retrace_sde.orders.hidden.gaussian import Chain
@@ -602,12 +602,36 @@ class HiddenModel(Model):
         R[free, free] = squares / rng.chisquare(freedom)
         return Parameters(step.coefficients, step.diffusion, R, start, scheme=self.form)
 
-    def shared_move(self, order: Indices, law: Parameters, state: State) -> Indices:
-        """A shared order moved by Metropolis given its parameters, states summed out; as it was where values are missing."""
+    def shared_move(self, order: Indices, law: Parameters, rng: np.random.Generator) -> Indices:
+        """A shared order moved given its parameters, states summed out.
+
+        Where values are missing a random segment is put back in one of all places, either way round, by the likelihood of what was seen:
+        values that are filled in hold an order in place. With many numbers (`TRIED_ELEMENTS`) only some places are tried, next to the present one on
+        a circle, so that each of them would try as many.
+        """
         if not self.complete:
-            return order
+            return self._segment_redrawn(order, law, rng)
         T, tables = len(order), self.orders_under(law).tables
+        state = random_states(rng, 1)
         return tables.sample(order, state, burn=2 * T, samples=1, thin=1)[0].astype(np.intp)
+
+    def _segment_redrawn(
+        self, order: Indices, law: Parameters, rng: np.random.Generator
+    ) -> Indices:
+        """The full conditional of where a random segment stands, among some places."""
+        T = len(order)
+        L = 1 if rng.random() < 0.5 else min(int((T + 1) ** rng.random()), T)
+        at = int(rng.integers(T - L + 1))
+        part, rest = order[at : at + L], np.delete(order, np.s_[at : at + L])
+        ways = [part] if L == 1 else [part, part[::-1]]
+        places = [np.insert(rest, p, way) for way in ways for p in range(T - L + 1)]
+        size = min(max(TRIED_ELEMENTS // self.values.size, 2), len(places))
+        first = at - int(rng.integers(size))
+        some = [places[(first + k) % len(places)] for k in range(size)]
+        values = self.log_joints(some, law).sum(axis=1)
+        values -= np.array([self.prior_costs(each).sum() for each in some])
+        chances = np.exp(values - values.max())
+        return some[int(np.searchsorted(chances.cumsum(), rng.random() * chances.sum()))]
 
     def expect(self, draws: Draws, law: Parameters) -> list[Expected]:
         """A few steps of EM on the observations in every order drawn; the expected statistics of each chain there."""
