@@ -66,6 +66,32 @@ def test_independent_trajectories_are_fitted_as_they_are():
     assert auto.log_likelihood_ == plain.log_likelihood_
 
 
+def growth_behind_noise(seed, *, n=40, T=15):
+    """Logistic growth of one variable to sizes of each one's own, measured with a tenth of them, (n, T, 1)."""
+    rng = np.random.default_rng(seed)
+    size, onset = np.exp(0.15 * rng.standard_normal((n, 1))), 0.05 * rng.standard_normal((n, 1))
+    X = size / (1 + np.exp(-8 * (np.linspace(-0.5, 0.5, T) - onset)))
+    return (X + 0.1 * rng.standard_normal((n, T)))[..., None]
+
+
+@pytest.mark.parametrize("seed", [700, 703, 705])
+def test_a_common_course_behind_measurement_noise_is_not_taken_for_shocks(seed):
+    model, _, truth = fitted(growth_behind_noise(seed))
+    found = model.result_.dependence
+    assert found.kind == "independent"
+    assert "measurement noise allowed for" in found.verdict
+    assert not model.result_.cycle
+    assert abs(rt.metrics.kendall_tau(truth, model.order_)) > 0.9
+
+
+def test_shocks_are_found_behind_measurement_noise_too():
+    X = panel(1, plates=1.0)
+    X = X + 0.5 * np.random.default_rng(0).standard_normal(X.shape)
+    model, _, _ = fitted(X, observation_noise="auto")
+    assert model.result_.dependence.kind == "common shocks"
+    assert model.result_.dependence.removed
+
+
 def test_what_a_slice_adds_to_all_changes_neither_order_nor_drift_nor_diffusion():
     X = panel(3, common=0.3)
     rng = np.random.default_rng(0)

@@ -25,6 +25,7 @@ from retrace_sde.estimator.common import (
 from retrace_sde.estimator.entry import Entry, in_units
 from retrace_sde.estimator.request import Request
 from retrace_sde.estimator.units import Units
+from retrace_sde.evidence.candidates.candidate import CandidateKind
 from retrace_sde.evidence.dependence import Dependence, DependenceKind
 from retrace_sde.evidence.direction.verdict import Caution, Reason, folded_direction
 from retrace_sde.evidence.outcome import Outcome, fit
@@ -35,9 +36,11 @@ from retrace_sde.panel.inputs import filled_inputs
 from retrace_sde.panel.uninformative import coarse
 from retrace_sde.process.drift import is_linear
 from retrace_sde.progress import cut_short, report
+from retrace_sde.search.alternate import alternate
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.plan import Plan, planned_drift
 from retrace_sde.search.protocols import Model
+from retrace_sde.search.space import Shared
 
 INPUT_ROUNDS = 4
 """Fits, at most, between which missing inputs are filled in along the order found."""
@@ -157,6 +160,8 @@ def _fit_panel(entry: Entry, request: Request, rng: np.random.Generator) -> Pane
         deviations = True
         fitted, plan = _planned_fit(entry, request, rng, deviations=True)
     dependence = _tested(entry, fitted)
+    if dependence.kind is DependenceKind.COMMON and not deviations:
+        dependence = _behind_noise(fitted, plan, request, dependence)
     if dependence.kind is DependenceKind.COMMON and auto and not deviations:
         why = removable(entry, request)
         dependence = replace(dependence, why=why or "")
@@ -199,6 +204,41 @@ def _tested(entry: Entry, fitted: PanelFit) -> Dependence:
         # The same draws for every panel: an answer does not depend on a seed.
         model, found = account.aligned(found, np.random.default_rng(0))
     return tested(model, found)
+
+
+def _behind_noise(fitted: PanelFit, plan: Plan, request: Request, found: Dependence) -> Dependence:
+    """Common shocks found along a fit without measurement noise: what is left of them with noise, where the data prefer it.
+
+    Noisy states explain less of a curved course than the states behind them, and what all trajectories have left of it looks like
+    shocks (logistic growth of one variable, n = 40, noise of .1 of the final size: found in 15 of 15 panels, along states behind noise in 2).
+    Shocks and offsets of slices stay: noise of single values cannot stand for them.
+    """
+    outcome = fitted.outcome
+    along, order = outcome.along, outcome.found.ordering
+    if (
+        along is None
+        or along.own_kind is CandidateKind.NOISE
+        or not order.shared
+        or along.model.data.lazy
+    ):
+        return found
+    try:
+        choice = noise_by_evidence(along, outcome.found, outcome.levels)
+        if choice.noise is None:
+            return found
+        hidden = plan.with_noise(choice.noise)
+        # The same draws for every panel: an answer does not depend on a seed.
+        space = Shared.of(hidden, np.random.default_rng(0))
+        trail = alternate(hidden, space, order.index, max_iter=request.max_iter)
+        behind = tested(hidden, hidden.fit(trail.order, final=True))
+    except np.linalg.LinAlgError:  # noise that cannot be fitted explains nothing
+        return found
+    if behind.kind is DependenceKind.COMMON:
+        return found
+    why = f"measurement noise allowed for, which the data prefer by {choice.nats:.0f} nats"
+    if not request.noise_by_evidence:
+        why += " (observation_noise='auto' fits it)"
+    return replace(behind, why=why)
 
 
 def _planned_fit(

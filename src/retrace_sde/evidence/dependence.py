@@ -14,7 +14,8 @@ A course that the linear drift does not explain moves all trajectories together 
 quadratic drift and one more step of memory explain in all trajectories alike (`cleared`), and of slices
 that are no more than these regressors CD is that of scores for slice effects beside them.
 Limits: symmetry of the residuals (CD); even spread along the order (LM): LM alone changes no fit; a common course that is neither
-quadratic nor of one step's memory counts as shocks.
+quadratic nor of one step's memory counts as shocks. Of states behind measurement noise less of a course is explained: where the
+data prefer noise, shocks count only if they are found along a fit with it, too (`estimator/fitting`).
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class Dependence:
     of the variance of a step that all trajectories share, `effective_n` the number of independent trajectories whose mean would be
     as uncertain. `removed`: slice effects were taken out of the data, and parameters come from deviations from them;
     `common_covariance` (d, d) is then U, the covariance of the common shocks for each unit of time, in the units of `diffusion`.
+    `why`: why independence was not tested, why shocks were not removed, or what was allowed for where there are none.
     """
 
     kind: DependenceKind
@@ -97,7 +99,8 @@ class Dependence:
         p = f"p {_p(self.p_value)}"
         if self.kind is DependenceKind.INDEPENDENT:
             done = ", but slice effects were removed as asked" if self.removed else ""
-            return f"No sign that trajectories share shocks (CD test, {p}){done}."
+            allowed = f", {self.why}" if self.why else ""
+            return f"No sign that trajectories share shocks (CD test, {p}){done}{allowed}."
         if self.kind is DependenceKind.CORRELATED:
             return (
                 f"Some trajectories move together, others against them (LM test, p {_p(self.correlation_p_value)}; CD test, {p}): "
