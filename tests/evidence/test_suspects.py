@@ -18,7 +18,7 @@ from retrace_sde.evidence.suspects.robust import (
     robust_order,
     trimmed_regression,
 )
-from retrace_sde.evidence.suspects.rows import find_rows
+from retrace_sde.evidence.suspects.rows import _Search, find_rows
 from retrace_sde.evidence.suspects.tail import Tail
 from retrace_sde.evidence.suspects.whole import whole_slices, whole_trajectories
 
@@ -65,6 +65,20 @@ def test_nothing_is_found_in_clean_panels_nor_in_heavy_tails():
     walk = np.cumsum(rng.standard_t(3, (30, 16, 3)), axis=1)
     assert len(found_in(walk)) <= 1
     assert not find_isolated(panel(5))
+
+
+def test_variables_that_are_nearly_combinations_of_others_are_judged_by_what_is_left_of_them():
+    """Medians of correlated variables, taken one by one, err by more than combinations of them vary: wrong cells were hidden, and clean rows were candidates."""
+    rng = np.random.default_rng(0)
+    mixed = rng.standard_normal((12, 12)) * np.logspace(-2, 0, 12)[:, None]
+    X = np.cumsum(rng.standard_normal((20, 60, 12)) @ mixed, axis=1)
+    search = _Search(X, np.broadcast_to(np.arange(60.0), X.shape[:2]))
+    search.run(0.01)
+    assert search.sides is not None
+    assert not search.found
+    assert search.sides.before[:, 1:].reshape(-1, 12).var(axis=0).max() < 1.2
+    X[7, 30, 4] += 0.3 * X[..., 4].std() / np.sqrt(60)
+    assert found_in(X) == {(7, 30, 4)}
 
 
 def test_curved_courses_own_rates_and_velocities_that_are_not_seen_are_no_errors():

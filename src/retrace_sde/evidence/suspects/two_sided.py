@@ -25,6 +25,11 @@ NEARBY, MIN_NEARBY = 3, 3
 SLICE_SHRINKAGE = 10
 """Trajectories that halve what a step's median residual is taken for."""
 
+MAX_MEDIAN_VARIANCE = 1.0
+"""Variance of medians of single variables, relative to residuals of the combination that varies least, beyond which medians are taken along axes in which
+residuals are uncorrelated. Of a clean panel of 50 variables (n = 20, T = 250, noise of condition 10⁴) 1507 of 5000 rows were candidates without this, and 0 are;
+wrong cells in such combinations were hidden. Always so: 10 of 500 panels (studies/suspects.py, seeds 0:20) have other suspects, neither better nor worse."""
+
 TINY = 1e-300
 
 
@@ -102,7 +107,7 @@ class OneSided:
         B, S = trimmed_regression(y[used], p[used])
         found = cls(B, S, np.zeros((T, d)))
         rest = found._left(x, times, past, when, lag, last)[0]
-        found.shifts[T - rest.shape[1] :] = zeroed(median(rest, 0)) * n / (n + SLICE_SHRINKAGE)
+        found.shifts[T - rest.shape[1] :] = _medians(rest, S) * n / (n + SLICE_SHRINKAGE)
         return found
 
     def residuals(
@@ -133,6 +138,17 @@ class OneSided:
         np.subtract(x[:, begin:], rest, out=rest)
         rest /= g
         return rest, g
+
+
+def _medians(rest: Array, S: Array) -> Array:
+    """Medians (T, d) over trajectories of residuals (n, T, d) with covariance S; of variables one by one where that adds little to any combination of them."""
+    root = np.sqrt(np.diag(S))
+    least = float(np.linalg.eigvalsh(S / np.outer(root, root))[0])
+    # a median of n Gaussian values has the variance π/2n of one
+    if np.pi / 2 / len(rest) <= MAX_MEDIAN_VARIANCE * least or np.isnan(rest).any():
+        return zeroed(median(rest, 0))
+    W = whitening(S)
+    return np.asarray(np.linalg.solve(W.T, median(rest @ W, 0).T).T)
 
 
 def zeroed(values: Array) -> Array:
