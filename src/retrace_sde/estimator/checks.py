@@ -12,8 +12,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from retrace_sde.evidence.selection.accounts import Subjects
-from retrace_sde.evidence.selection.intercepts import ObservedAccount
+from retrace_sde.evidence.selection.intercepts import ObservedAccount, Subjects
 from retrace_sde.evidence.selection.subjects import account_kind
 from retrace_sde.fit.statespace.parameters import as_noise
 from retrace_sde.io.arrays import Array

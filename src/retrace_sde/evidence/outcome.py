@@ -23,7 +23,7 @@ from retrace_sde.evidence.direction.verdict import (
 )
 from retrace_sde.evidence.growth import Growth, GrowthSeen, look
 from retrace_sde.evidence.guards import GuardFinding, cut, from_knowledge, guarded, loops
-from retrace_sde.evidence.selection.accounts import Subjects
+from retrace_sde.evidence.selection.intercepts import Subjects
 from retrace_sde.evidence.selection.noise import NoiseChoice
 from retrace_sde.evidence.selection.subjects import (
     ComparedSubjects,

@@ -21,9 +21,14 @@ from retrace_sde.evidence.candidates.intercepts import RANDOM_INTERCEPTS
 from retrace_sde.evidence.candidates.linear_step import MARKOV
 from retrace_sde.evidence.candidates.penalty import Block, akaike, penalty
 from retrace_sde.evidence.closed_form.steps import fit_directions
-from retrace_sde.evidence.selection.accounts import Subjects, Tried, sampled_order
-from retrace_sde.evidence.selection.hidden_intercepts import HiddenAccount
-from retrace_sde.evidence.selection.intercepts import INTERCEPT_SAMPLE, ObservedAccount
+from retrace_sde.evidence.selection.intercepts import (
+    INTERCEPT_SAMPLE,
+    HiddenAccount,
+    ObservedAccount,
+    Subjects,
+    Tried,
+    sampled_order,
+)
 from retrace_sde.fit.exact import Embedding
 from retrace_sde.fit.levels_at_rest import gain_of_levels_at_rest
 from retrace_sde.fit.random_intercepts import RandomIntercepts, independent_starts
