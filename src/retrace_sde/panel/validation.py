@@ -20,8 +20,8 @@ from retrace_sde.io.lazy.array import LazyArray, as_lazy
 from retrace_sde.panel.blocks import Data, evenly, to_numpy, unmasked
 from retrace_sde.panel.groups import group_codes
 from retrace_sde.panel.inputs import MissingInputsError, constants_filled
-from retrace_sde.panel.lazy.survey import glanced, surveyed
 from retrace_sde.panel.panel import Panel
+from retrace_sde.panel.survey import glanced, surveyed
 from retrace_sde.panel.uninformative import by_least, without_dynamics
 
 MIN_SINGULAR_RATIO = 1e-10
