@@ -162,7 +162,7 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
 @click.option("--segments", metavar="COL", help="A column with the segment of each slice (without --slice, of each row); those of one segment are in order "
               "as stored, the order of the segments and their gaps are sought.")  # fmt: skip
 @click.option("--wrong", type=Finite(0, 0.5, min_open=True, max_open=True), metavar="P", help="Share of the times in --time that may be "
-              "grossly wrong, e.g. 0.05: each is right within --time-error, or says nothing.")  # fmt: skip
+              "grossly wrong, e.g. 0.05: each is right within --time-error, or carries no information.")  # fmt: skip
 @missing_covariates_option("values of --covariates are missing")
 @click.option("--subjects", type=click.Choice(["auto", "alike", "levels", "rates"]), default="auto",
               show_default=True, help="One SDE for all, random intercepts, or random rates; auto: by evidence.")  # fmt: skip

@@ -26,7 +26,7 @@ COMMANDS = {
 }
 """Each command, in the file of this room that has its name, and what it does in a line."""
 
-FILES = {"place": "forecast"}
+SHARED_FILES = {"place": "forecast"}
 """Commands that stand in another's file: both use a saved fit."""
 
 
@@ -41,7 +41,7 @@ class Commands(OneLine):
         """One of them, imported now."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"retrace_sde.cli.{FILES.get(cmd_name, cmd_name)}")
+        module = import_module(f"retrace_sde.cli.{SHARED_FILES.get(cmd_name, cmd_name)}")
         found: click.Command = getattr(module, cmd_name)
         return found
 

@@ -32,7 +32,7 @@ Kind = Literal["estimate", "diagonal"]
 
 @dataclass(frozen=True)
 class NoiseChoice:
-    """Whether the data were measured with noise, and what speaks for it.
+    """Whether the data were measured with noise, and the evidence.
 
     `noise`: None, "estimate" (one share of every variable's scale) or "diagonal" (one variance each). `nats`: by how much
     noise is the better model, after its penalty (BIC); None: residuals gave no reason to try it.
