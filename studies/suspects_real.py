@@ -19,7 +19,7 @@ import numpy as np
 import retrace_sde as rt
 from retrace_sde.estimator.entry import entered
 from retrace_sde.estimator.request import Request
-from retrace_sde.estimator.screening.suspects import MAX_TIED_SHARE, _tied_share, screened
+from retrace_sde.estimator.screening import MAX_TIED_SHARE, _tied_share, screened
 from retrace_sde.evidence.suspects.exchanged import Exchange, _Chance, _Places
 from retrace_sde.evidence.suspects.robust import centre_and_scale
 from retrace_sde.evidence.suspects.rows import judge

@@ -28,7 +28,7 @@ from retrace_sde.estimator.fitted import Fitted, Memory
 from retrace_sde.estimator.fitting import PanelFit, fit_entry
 from retrace_sde.estimator.request import Request
 from retrace_sde.estimator.restored import restored, settings_of
-from retrace_sde.estimator.screening.suspects import screened, without_suspects
+from retrace_sde.estimator.screening import screened, without_suspects
 from retrace_sde.estimator.units import as_given, posterior_as_given
 from retrace_sde.evidence.outcome import (
     Outcome,

@@ -9,8 +9,7 @@ import pytest
 import retrace_sde as rt
 from retrace_sde.app.examples import EXAMPLES
 from retrace_sde.app.guess import chosen, guess
-from retrace_sde.app.script import recover_options, script
-from retrace_sde.app.work import Desk, _sentence
+from retrace_sde.app.work import Desk, _sentence, recover_options, script
 
 
 def table(n=12, T=6, seed=0):

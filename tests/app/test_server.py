@@ -18,8 +18,7 @@ from served import TOKEN, site
 
 import retrace_sde as rt
 from retrace_sde.app.examples import EXAMPLES
-from retrace_sde.app.script import script
-from retrace_sde.app.work import FILES
+from retrace_sde.app.work import FILES, script
 from retrace_sde.cli.app import _private_page
 
 

@@ -9,10 +9,14 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal
 
-from retrace_sde.effects.innovations import innovation_gains, sample_noisy_block
 from retrace_sde.effects.jackknife import jackknife
 from retrace_sde.effects.subject_model import Rows, SubjectModel
-from retrace_sde.effects.subject_orders import average_orders, measurement_error
+from retrace_sde.effects.subject_orders import (
+    average_orders,
+    innovation_gains,
+    measurement_error,
+    sample_noisy_block,
+)
 from retrace_sde.fit.subjects import fit_subjects, subject_grams
 from retrace_sde.io.arrays import Array
 from retrace_sde.orders.draws import random_states

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import retrace_sde as rt
+from retrace_sde.estimator import screening
 from retrace_sde.estimator.entry import entered
 from retrace_sde.estimator.request import Request
-from retrace_sde.estimator.screening import suspects
 from retrace_sde.io.lazy import view
 
 
@@ -26,7 +26,7 @@ def stored(X, kind, monkeypatch):
 
 def screened(X, outliers="auto"):
     request = Request.of(rt.ReTrace(outliers=outliers).get_params(deep=False))
-    return suspects.screened(entered(X, None, None, None, request), request)
+    return screening.screened(entered(X, None, None, None, request), request)
 
 
 @pytest.mark.parametrize("kind", ["view", "dask"])
@@ -46,7 +46,7 @@ def test_suspects_of_stored_panels_are_listed_as_those_in_memory_are(kind, monke
 
 
 def test_of_many_trajectories_some_are_screened(monkeypatch):
-    monkeypatch.setattr(suspects, "SAMPLED_NUMBERS", 400 * panel().shape[2])
+    monkeypatch.setattr(screening, "SAMPLED_NUMBERS", 400 * panel().shape[2])
     entry, found = screened(stored(panel(), "view", monkeypatch))
     assert not found
     assert entry.notes[-1].startswith("50 of 200 trajectories")

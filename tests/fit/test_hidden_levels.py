@@ -6,7 +6,7 @@ from scipy.linalg import expm
 from scipy.stats import multivariate_normal
 
 import retrace_sde as rt
-from retrace_sde.evidence.selection.hidden_intercepts import hidden_levels_along
+from retrace_sde.evidence.selection.intercepts import hidden_levels_along
 from retrace_sde.fit.intervals import half_widths
 from retrace_sde.fit.random_intercepts import fit_levels, level_influences
 from retrace_sde.fit.scores import errors_of_influences

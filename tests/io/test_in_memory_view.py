@@ -9,7 +9,7 @@ import retrace_sde as rt
 from retrace_sde.io.lazy import view
 from retrace_sde.io.lazy.view import InMemoryView, StandardUnits
 from retrace_sde.panel.blocks import Data, to_numpy
-from retrace_sde.panel.lazy.survey import glanced
+from retrace_sde.panel.survey import glanced
 
 DT = 0.05
 

@@ -113,7 +113,7 @@ def test_origin_of_some_timestamps_has_the_error_of_a_sample_mean():
             {"precedences": [(0, 1)], "timestamps": [2, 1, 3, 4, 5]},
             "precedences and timestamps contradict: slice 0 before 1 before 0",
         ),
-        ({"positions": {1: 0}, "precedences": [(3, 1)]}, "no order obeys"),
+        ({"positions": {1: 0}, "precedences": [(3, 1)]}, "no order satisfies"),
         ({"timestamps": [1, 2]}, r"shape \(5,\), one for each slice"),
         ({"timestamps": ["a"] * 5}, "convert dates"),
         ({"timestamps": [1, 2, 3, 4, np.inf]}, "finite"),

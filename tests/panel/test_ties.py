@@ -10,8 +10,7 @@ import pytest
 
 import retrace_sde as rt
 from retrace_sde import Panel
-from retrace_sde.panel.canonical import content_permutation
-from retrace_sde.panel.ranks import Cells, tied_places
+from retrace_sde.panel.canonical import Cells, content_permutation, tied_places
 
 KINDS = ("zeros and ones", "counts", "rounded")
 

@@ -226,7 +226,7 @@ def test_a_shared_order_is_recovered_in_every_arm(arm: Any) -> None:
     assert model.direction_.identified
     assert order_accuracy(np.argsort(moved), model.order_) == 1
     if arm != "observational":
-        assert any("cannot be told apart" in note for note in model.result_.notes)
+        assert any("is not identified" in note for note in model.result_.notes)
 
 
 def test_the_untreated_arm_is_decided_by_the_joint_likelihood_and_not_by_the_conditional_one() -> (

@@ -62,7 +62,7 @@ STATIC = {"/app.css": "text/css", "/app.js": "text/javascript"}
 
 
 class Guard:
-    """Refuses whatever is not asked of this server, by its user; and closes the door behind every answer."""
+    """Refuses requests that are not for this server or not from its user, and closes the connection after every answer."""
 
     def __init__(self, app: ASGIApp, *, token: str, port: int) -> None:
         self.app = app

@@ -20,6 +20,11 @@ from retrace_sde.show.sources import axes_for
 LEAST_OBSERVATIONS = 30
 """Steps between observations from which a distribution of steps is fitted."""
 
+TOO_FEW_STAMPS = (
+    f"there are too few observations with a time to judge stamps by: at least {LEAST_OBSERVATIONS} steps between observations "
+    "are needed."
+)
+
 
 class Findings:
     """What was found, in sentences."""
@@ -107,7 +112,7 @@ def audit_times(
 ) -> TimesAudit:
     """Find time stamps that are wrong: single ones, swapped pairs, blocks off by a constant, subjects whose stamps run backwards.
 
-    Each stamp is right within its error with probability 1 − `wrong`, or says nothing. A linear SDE is fitted robustly to the stamps
+    Each stamp is right within its error with probability 1 − `wrong`, or carries no information. A linear SDE is fitted robustly to the stamps
     as given; under it the true times are sampled, and the fit is repeated without the stamps that are probably wrong. Only stamps that
     are off by more than the process moves in between can be found: an error of less than a gap rarely is.
 
@@ -152,10 +157,7 @@ def audit_times(
     stamps = np.asarray(panel.times, dtype=float) if panel.times is not None else np.zeros(0)
     lengths = Lengths.of(panel.values, panel.lengths)
     if np.isfinite(stamps).sum() < 3 or int(lengths.steps.total) < LEAST_OBSERVATIONS:
-        raise ValueError(
-            f"there are too few observations with a time to judge stamps by: at least {LEAST_OBSERVATIONS} steps between observations "
-            "are needed."
-        )
+        raise ValueError(TOO_FEW_STAMPS)
     rng = np.random.default_rng(random_state)
     with reporting(progress):
         report("fitting")

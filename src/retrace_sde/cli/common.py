@@ -298,7 +298,7 @@ format_option = click.option("--out-format", type=click.Choice(["csv", "tsv", "x
 
 
 aligned_option = click.option("--aligned", type=click.Choice(["start", "end", "neither"]),
-                              help="At what subjects are aligned, selected or normalised; at the end, means and spreads say nothing of the "
+                              help="At what subjects are aligned, selected or normalised; at the end, means and spreads are no evidence of the "
                               "direction.")  # fmt: skip
 
 

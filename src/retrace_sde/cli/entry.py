@@ -1,4 +1,4 @@
-"""The door of the command `retrace`: it stands before everything that takes long to import, so that Ctrl-C is heard there too."""
+"""Entry point of the command `retrace`: it runs before everything that takes long to import, so that Ctrl-C is answered there too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`retrace fit`: from a file to its order, its direction of time and its SDE."""
+"""`retrace fit`: from a file to its order, its direction of time and its SDE; with --scheduler, of a zarr array that stays where it is, on workers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +34,19 @@ from retrace_sde.cli.common import (
 )
 from retrace_sde.fit.intervals import clearest, clearness, critical
 from retrace_sde.fit.regression import ErrorKind
+from retrace_sde.io.answers import parameters
 from retrace_sde.io.arrays import Array
 from retrace_sde.io.deferred import pd
 from retrace_sde.io.files import check_target, whole_or_nothing
+from retrace_sde.io.formats import main_array, need
 from retrace_sde.io.outputs import check_outputs
+from retrace_sde.io.untrusted import zarr_store
 from retrace_sde.io.writing import check_writable, write_table
 from retrace_sde.panel.knowledge import Knowledge
+from retrace_sde.panel.panel import Panel
 from retrace_sde.recovery import Recovery, recover
 from retrace_sde.result import ReTraceResult
+from retrace_sde.retrace import ReTrace
 from retrace_sde.show.verdicts import placement
 from retrace_sde.show.wording import reworded
 
@@ -157,7 +162,7 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
 @click.option("--segments", metavar="COL", help="A column with the segment of each slice (without --slice, of each row); those of one segment are in order "
               "as stored, the order of the segments and their gaps are sought.")  # fmt: skip
 @click.option("--wrong", type=Finite(0, 0.5, min_open=True, max_open=True), metavar="P", help="Share of the times in --time that may be "
-              "grossly wrong, e.g. 0.05: each is right within --time-error, or says nothing.")  # fmt: skip
+              "grossly wrong, e.g. 0.05: each is right within --time-error, or carries no information.")  # fmt: skip
 @missing_covariates_option("values of --covariates are missing")
 @click.option("--subjects", type=click.Choice(["auto", "alike", "levels", "rates"]), default="auto",
               show_default=True, help="One SDE for all, random intercepts, or random rates; auto: by evidence.")  # fmt: skip
@@ -200,8 +205,6 @@ def fit(file: Path, dt: float | None, order_known: str | None, bootstrap: int | 
     settings = {name: given.pop(name) for name in SETTINGS}
     settings |= {"random_state": seed, **({} if dt is None else {"dt": dt})}
     if scheduler is not None:
-        from retrace_sde.cli.lazy import fit_lazy
-
         named = (given[name] for name in ("subject", "slice_", "time", "group"))
         if any((order_known, *known.values(), *named)):
             raise click.UsageError(
@@ -357,3 +360,107 @@ def _told(
         both = each[0] if len(each) == 1 else f"{each[0]} in this order, {each[1]} in its reverse"
         texts.append(f"{causes[j]} → {names[i]} {both}")
     return "; ".join(texts)
+
+
+LOCAL_ADDRESS = "local"
+"""The address of workers that are started here, one for each core."""
+
+MAX_CHUNK_BYTES = 1 << 30
+"""Bytes of a chunk at most: each is read whole by a worker."""
+
+
+@contextmanager
+def connected(address: str) -> Iterator[str]:
+    """Workers for every pass meanwhile, and the link to their dashboard."""
+    distributed = need("distributed", "cluster")
+    cluster = None
+    if address == LOCAL_ADDRESS:
+        cluster = distributed.LocalCluster(threads_per_worker=1, dashboard_address="127.0.0.1:0")
+    try:
+        with distributed.Client(cluster or address, timeout=30, set_as_default=True) as client:
+            yield str(client.dashboard_link)
+    except (OSError, TimeoutError) as error:
+        raise ValueError(
+            f"no scheduler answers at {address!r} ({error}): start one with `dask scheduler`, or use --scheduler local."
+        ) from None
+    finally:
+        if cluster is not None:
+            cluster.close()
+
+
+def lazy_panel(path: Path) -> Panel:
+    """A panel whose values stay in a zarr store: its one array of three axes, or the one called `values` or `X`."""
+    if path.suffix.lower() != ".zarr" or not path.is_dir():
+        raise ValueError(
+            f"--scheduler takes a zarr store with an array (trajectory, time, variable); {path} is none. Other files are read "
+            "into memory, without --scheduler."
+        )
+    dask, zarr = need("dask.array", "cluster"), need("zarr")
+    zarr_store.check(path, lambda amount: None, _check_chunk, contents=False)
+    store = zarr.open(str(path), mode="r")
+    arrays = {"values": store} if hasattr(store, "shape") else dict(store.arrays())
+    main = main_array({name: len(each.shape) for name, each in arrays.items()})
+    if main is None:
+        found = ", ".join(f"{name} {each.shape}" for name, each in list(arrays.items())[:6])
+        raise ValueError(
+            f"{path} must hold an array (trajectory, time, variable); it has {found or 'no arrays'}."
+        )
+    names = [str(each) for each in arrays["names"][:]] if "names" in arrays else None
+    return Panel.from_array(dask.from_zarr(arrays[main]), names=names)
+
+
+def _check_chunk(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    if float(np.prod(shape, dtype=float)) * dtype.itemsize > MAX_CHUNK_BYTES:
+        raise ValueError(
+            f"its chunks {shape} are larger than {MAX_CHUNK_BYTES >> 30} GiB, more than a worker should read at once: save it again with "
+            "smaller ones."
+        )
+
+
+LAZY_RESULTS = ("parameters.json", "result.npz")
+"""What such a fit writes; a table of all rows in order would be the data again."""
+
+
+def fit_lazy(
+    file: Path,
+    scheduler: str,
+    settings: dict[str, Any],
+    *,
+    out: Path,
+    force: bool,
+    bootstrap: int | None,
+    as_json: bool,
+) -> None:
+    """Recover the order of an array, print what was found and write it."""
+    with working() as (begin, cautions):
+        check_target(out, folder=True)
+        replaced = check_outputs([out / name for name in LAZY_RESULTS], source=file, force=force)
+        panel = lazy_panel(file)
+        begin("starting workers")
+        with connected(scheduler) as dashboard:
+            click.echo(f"Dashboard  {dashboard}", err=True)
+            begin("recovering the order")
+            model = ReTrace(**settings).fit(panel)
+            if bootstrap:
+                model.bootstrap_errors(draws=bootstrap, adopt=True)
+        answer = {**parameters(model.result_, panel), "file": file_name(file)}
+        begin("writing")
+        with whole_or_nothing(out) as folder:
+            model.result_.save(folder / "result.npz")
+            text = json.dumps(answer, ensure_ascii=False, allow_nan=False, indent=1)
+            (folder / "parameters.json").write_text(text, encoding="utf-8")
+    files = [str(out / name) for name in LAZY_RESULTS]
+    n, T, _ = panel.shape
+    order = answer["order"]
+    found = "each trajectory's own, in result.npz"
+    if order is not None:
+        found = listed([str(k) for k in order], 12)
+    lines = [
+        ("Data", f"{n} trajectories, {T} slices, variables {listed(panel.names)}; not read into memory."),
+        ("Order", f"{found}."),
+        ("Direction", model.result_.direction.verdict),
+        *([] if model.result_.dependence is None else [("Dependence", model.result_.dependence.verdict)]),
+        *(("Note", text) for text in dict.fromkeys([*answer["notes"], *cautions])),
+        ("Replaced" if replaced else "Written", ", ".join(files)),
+    ]  # fmt: skip
+    give({**answer, "warnings": cautions, "files": files}, lines, as_json=as_json)

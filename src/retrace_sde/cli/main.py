@@ -26,8 +26,8 @@ COMMANDS = {
 }
 """Each command, in the file of this room that has its name, and what it does in a line."""
 
-FOLDERS = {"arrow": "questions.", "audit": "questions."}
-"""Commands whose file is in a folder of this room."""
+SHARED_FILES = {"place": "forecast"}
+"""Commands that stand in another's file: both use a saved fit."""
 
 
 class Commands(OneLine):
@@ -41,7 +41,7 @@ class Commands(OneLine):
         """One of them, imported now."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"retrace_sde.cli.{FOLDERS.get(cmd_name, '')}{cmd_name}")
+        module = import_module(f"retrace_sde.cli.{SHARED_FILES.get(cmd_name, cmd_name)}")
         found: click.Command = getattr(module, cmd_name)
         return found
 

@@ -5,7 +5,7 @@ subject's score (by Fisher's identity, the complete data's score averaged over i
 
     η_(−g) − η̂ ≈ −(B − B_g)⁻¹ g_g,      B = −Σ_j ∂g_j/∂η,
 
-is the leave-one-out estimate up to second order, at the price of one Jacobian; then
+is the leave-one-out estimate up to second order, for the work of one Jacobian; then
 
     Cov η̂ = (G − 1)/G Σ_g (η_(−g) − η̄)(η_(−g) − η̄)ᵀ.
 

@@ -1,4 +1,8 @@
-"""One fitted regime of treatment: its drift, its subjects, and draws from what is uncertain about them."""
+"""One fitted regime of treatment: its drift, its subjects, draws from what is uncertain about them, and paths under a treatment.
+
+Paths are Euler's steps `x' = x + Θ_j φ(x, u) Δt (+ noise)`. Without noise a path is each subject's expected one up to the drift's curvature
+times the noise's variance (exact for linear drifts).
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,69 @@ from functools import cached_property
 
 import numpy as np
 
-from retrace_sde.effects.counterfactual import sigma_points, walk
 from retrace_sde.effects.jackknife import Jackknife, jackknife
 from retrace_sde.effects.subject_model import Rows, SubjectModel, fit_model
 from retrace_sde.effects.subject_orders import average_orders, measurement_error
 from retrace_sde.evidence.direction.verdict import DirectionTest
 from retrace_sde.fit.subjects import SubjectFit
 from retrace_sde.io.arrays import Array, Indices, Mask
-from retrace_sde.process.drift import Independent
+from retrace_sde.process.drift import Drift, Independent
 from retrace_sde.search.models.euler import EulerModel
+
+
+@dataclass(frozen=True, eq=False)
+class Counterfactual:
+    """Expected paths (n, steps + 1, d) under a treatment, and pointwise prediction bands of a `level`.
+
+    The bands hold the process itself: its noise, the parameters', the subjects' and the order's uncertainty.
+    """
+
+    times: Array
+    mean: Array
+    lower: Array
+    upper: Array
+    level: float
+
+
+def walk(
+    drift: Drift,
+    coefficients: Array,
+    start: Array,
+    treatment: Array | None,
+    dt: float,
+    steps: int,
+    noise: Array | None = None,
+    rng: np.random.Generator | None = None,
+) -> Iterator[Array]:
+    """States (n, d) at 0, Δt, …; coefficients (n, d, p), treatment (n or 1, steps, k).
+
+    `noise` is a factor G of H = G Gᵀ; None: the path without noise.
+    """
+    x = drift.admit(np.array(start, dtype=float))
+    yield x
+    for t in range(steps):
+        u = None
+        if treatment is not None:
+            u = np.broadcast_to(treatment[:, t], (len(x), treatment.shape[2]))
+        phi = drift.features(x, u)
+        x = x + dt * (coefficients @ phi[:, :, None])[:, :, 0]
+        if noise is not None and rng is not None:
+            x = x + np.sqrt(dt) * rng.standard_normal(x.shape) @ noise.T
+        x = drift.admit(x)
+        yield x
+
+
+def sigma_points(mean: Array, covariance: Array) -> Iterator[tuple[float, Array]]:
+    """Weights and points (n, d, s) whose averages are means over N(mean, covariance) up to third order."""
+    n, d, s = mean.shape
+    k = d * s
+    if k == 0 or not covariance.any():
+        yield 1.0, mean
+        return
+    factor = np.linalg.cholesky(covariance) * np.sqrt(k)
+    for j in range(k):
+        for sign in (1.0, -1.0):
+            yield 1 / (2 * k), mean + sign * factor[:, :, j].reshape(n, d, s)
 
 
 @dataclass(frozen=True, eq=False)

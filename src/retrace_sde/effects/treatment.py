@@ -29,10 +29,9 @@ from retrace_sde.effects.assumptions import (
     sensitivity,
     without_each,
 )
-from retrace_sde.effects.counterfactual import Counterfactual
 from retrace_sde.effects.interventions import Given, Interventions, Treatment
 from retrace_sde.effects.missing_values import affine_in_state, interpolated
-from retrace_sde.effects.regime import Regime, fit_regime
+from retrace_sde.effects.regime import Counterfactual, Regime, fit_regime
 from retrace_sde.effects.support import OutsideSupportError, Support
 from retrace_sde.estimator.checks import check_enough, check_features, check_volumes
 from retrace_sde.estimator.conventions import Estimator, check_is_fitted

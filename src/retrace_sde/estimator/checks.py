@@ -12,8 +12,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from retrace_sde.evidence.selection.accounts import Subjects
-from retrace_sde.evidence.selection.intercepts import ObservedAccount
+from retrace_sde.evidence.selection.intercepts import ObservedAccount, Subjects
 from retrace_sde.evidence.selection.subjects import account_kind
 from retrace_sde.fit.statespace.parameters import as_noise
 from retrace_sde.io.arrays import Array
@@ -359,7 +358,7 @@ def check_inputs(panel: Panel, drift: Driven) -> None:
         if np.linalg.matrix_rank(v[:, [*kept, k]], tol=1e-9 * np.sqrt(len(v))) == len(kept):
             name = panel.covariate_names[k - drift.offset]
             raise ValueError(
-                f"the effect of input {name!r} cannot be told apart: it is constant, or a combination of other inputs. "
+                f"the effect of input {name!r} is not identified: it is constant, or a combination of other inputs. "
                 "Leave it out."
             )
         kept.append(k)
@@ -387,6 +386,6 @@ def check_features(panel: Panel, drift: Drift) -> tuple[Drift, list[str]]:
         return drift, []
     names = drift.feature_names(panel.names, panel.covariate_names)
     return found, [
-        f"The effect of {name} cannot be told apart: in these data it is {what}."
+        f"The effect of {name} is not identified: in these data it is {what}."
         for name, what in found.absorbed(names).items()
     ]

@@ -8,7 +8,7 @@ all pairs. Two are nearly copies where their distance δ, their levels included,
 
     n (n − 1)/2 · P(χ²_r < r δ²/μ) < FALSE_ALARM.
 
-Limits: few numbers for each trajectory tell nothing, since independent ones come as close; copies that differ by an offset, or by
+Limits: few numbers for each trajectory are not enough, since independent ones come as close; copies that differ by an offset, or by
 noise as large as what they do, are not found; very large panels are not checked.
 """
 
@@ -114,7 +114,7 @@ def _listed(names: list[str], most: int = 6) -> str:
 
 
 def near_copies(data: Data, *, shared: bool) -> Indices | None:
-    """Numbers (n,) of the trajectories' copies: equal for copies of one another. None: there are none, or no telling."""
+    """Numbers (n,) of the trajectories' copies: equal for copies of one another. None: there are none, or the data do not show whether there are."""
     n = data.shape[0]
     if data.lazy or not MIN_COMPARED <= n <= MAX_COMPARED:
         return None

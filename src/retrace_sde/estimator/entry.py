@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from retrace_sde.estimator.cells import with_cells_checked
 from retrace_sde.estimator.checks import (
     check_centred,
     check_enough,
@@ -16,7 +17,6 @@ from retrace_sde.estimator.checks import (
 )
 from retrace_sde.estimator.copies import with_copies
 from retrace_sde.estimator.request import Request
-from retrace_sde.estimator.screening.cells import with_cells_checked
 from retrace_sde.estimator.segments import with_segments
 from retrace_sde.estimator.units import Units
 from retrace_sde.evidence.growth import Growth

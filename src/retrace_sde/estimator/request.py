@@ -10,11 +10,10 @@ from retrace_sde.estimator.checks import check_settings, is_auto
 from retrace_sde.evidence.closed_form.panels import Ground
 from retrace_sde.evidence.growth import Growth
 from retrace_sde.evidence.outcome import Options
-from retrace_sde.evidence.selection.accounts import Subjects
+from retrace_sde.evidence.selection.intercepts import Subjects
 from retrace_sde.io.arrays import Indices
 from retrace_sde.panel.inputs import MissingInputs
-from retrace_sde.paper.algorithm1 import ScoreOrder, as_score_order
-from retrace_sde.paper.search import ScoreSearch
+from retrace_sde.paper.algorithm1 import ScoreOrder, ScoreSearch, as_score_order
 from retrace_sde.process.drift import Drift, as_drift, driven, has_state_space
 from retrace_sde.search.plan import Settings, given_noise_covariance
 from retrace_sde.search.protocols import Model

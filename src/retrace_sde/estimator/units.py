@@ -107,7 +107,7 @@ class Units:
         return to_numpy(counts), to_numpy(mean), to_numpy(scale)
 
     def apply(self, values: Any) -> Any:
-        """The values in standard units, a copy; of lazy ones a look."""
+        """The values in standard units, a copy; of lazy ones a view."""
         if not self.deviations:
             return self.standardised(values)
         return self._scaled(without_slice_effects(values))

@@ -42,7 +42,7 @@ MOST_VARIABLES_FOR_ENTROPY = 30
 
 
 class Topic(StrEnum):
-    """What a finding speaks of."""
+    """The topic of a finding."""
 
     CYCLE = "cycle"
     STATIONARITY = "stationarity"
@@ -55,7 +55,7 @@ class Topic(StrEnum):
 
 @dataclass(frozen=True)
 class IdentifiabilityFinding:
-    """One sentence, what it speaks of, and whether it tells what can be learned or what cannot."""
+    """One sentence, its topic, and whether it tells what can be learned or what cannot."""
 
     topic: Topic
     learned: bool

@@ -23,7 +23,7 @@ from retrace_sde.evidence.direction.verdict import (
 )
 from retrace_sde.evidence.growth import Growth, GrowthSeen, look
 from retrace_sde.evidence.guards import GuardFinding, cut, from_knowledge, guarded, loops
-from retrace_sde.evidence.selection.accounts import Subjects
+from retrace_sde.evidence.selection.intercepts import Subjects
 from retrace_sde.evidence.selection.noise import NoiseChoice
 from retrace_sde.evidence.selection.subjects import (
     ComparedSubjects,
@@ -234,7 +234,7 @@ def certainty(model: Model, found: Fit, rng: np.random.Generator) -> float:
 
 
 def _in_known_order(model: Model, options: Options) -> Found:
-    """All times are known: the one order that obeys them, fitted with its true gaps."""
+    """All times are known: the one order that agrees with them, fitted with its true gaps."""
     n, T, _ = model.data.shape
     every = np.arange(T, dtype=np.intp)
     return _along(model, model.repaired(every if options.shared else np.tile(every, (n, 1))))

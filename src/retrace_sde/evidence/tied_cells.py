@@ -4,7 +4,7 @@ Rounding alone makes some cells equal, too, the more the coarser it is. What is 
 explain: rows of a subject that repeat another of its rows in every variable (the order is not needed for that), a pile of
 equal values at one end of a column, and columns that hold few distinct values.
 
-Limits: a column rounded as coarsely as its steps repeats by itself, and copies are then not told from chance; values carried
+Limits: a column rounded as coarsely as its steps repeats by itself, and copies are then not distinguished from chance; values carried
 forward in one variable at a time are not looked for.
 """
 

@@ -317,7 +317,7 @@ def continuous(
     errors: Callable[[Through | None], StandardErrors],
     constrained: Callable[[], Embedding] | None = None,
 ) -> Estimate:
-    """The SDE behind Euler's step (Θ, H), with what there is to say of it; Euler's values, and why, where there is none.
+    """The SDE behind Euler's step (Θ, H), with notes on it; Euler's values, and why, where there is none.
 
     `errors` gives those of Θ and H, or of what moves with them. `constrained`: the SDE to take where the step belongs to none.
     """

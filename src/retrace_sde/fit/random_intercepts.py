@@ -110,7 +110,7 @@ class RandomIntercepts:
 
     @cached_property
     def shift(self) -> Array:
-        """A⁻¹, by which `x + A⁻¹ (c_j − c̄)` of all subjects obey one SDE."""
+        """A⁻¹, by which `x + A⁻¹ (c_j − c̄)` of all subjects follow one SDE."""
         return np.asarray(np.linalg.pinv(self.drift, rcond=1e-6))
 
     def apart(self, intercepts: Array) -> Array:
@@ -403,7 +403,7 @@ def _maximum(strata: Strata, p: int, avoid: float = 0.0) -> tuple[Point, bool]:
         return -value, -gradient * unit
 
     def climbed(begin: Point, inside: float) -> tuple[Point, float, bool]:
-        """The maximum near a point, a little inside of Ω ⪰ 0: a variance that is nothing has no slope in its factor."""
+        """The maximum near a point, a little inside of Ω ⪰ 0: a variance of zero has no slope in its factor."""
         omega = begin.omega + inside / time * begin.H
         first = np.concatenate([cholesky(each, lower=True)[low] for each in (begin.H, omega)])
         options = {"maxiter": 500, "maxcor": 30, "ftol": 1e-12, "gtol": 1e-4 * n**0.5}
@@ -421,7 +421,7 @@ def _maximum(strata: Strata, p: int, avoid: float = 0.0) -> tuple[Point, bool]:
 def independent_starts(states: Array, centre: Array) -> tuple[int, ...]:
     """The columns of first states about their centre that are not, nearly, combinations of those before them.
 
-    A common start leaves differences that are rounding of its level, and tell nothing of levels.
+    A common start leaves differences that are rounding of its level, and carry no information on levels.
     """
     first = states - centre
     kept: list[int] = []
@@ -451,7 +451,7 @@ def level_influences(fit: LevelFit) -> tuple[Array, Array]:
 
     A, Ω and H trade off: a subject that stays away from the others has its own level or drifts back slowly. So
     the bread is the observed information on all of them; scores of coefficients are corrected for their leverages. A
-    direction in which Ω is nothing is held there.
+    direction in which Ω is zero is held there.
     """
     rows = fit.rows
     n, _, d = rows.data.shape

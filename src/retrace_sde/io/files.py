@@ -70,24 +70,7 @@ def read_table(
     dialect = Dialect({"tab": "\t", "\\t": "\t"}.get(sep or "", sep), decimal, encoding)
     path = Path(path)
     suffix = path.suffix.lower()
-    if suffix not in EXTENSIONS:
-        kind = f"extension {suffix!r}" if suffix else "no extension"
-        raise ValueError(f"{path} has {kind}; known are {', '.join(EXTENSIONS)}.")
-    if not path.exists():
-        raise ValueError(f"{path} does not exist.")
-    if path.is_dir() != (suffix == ".zarr"):
-        kind = "folder" if path.is_dir() else "file"
-        raise ValueError(
-            f"{path} is a {kind}; a {suffix} {'store' if suffix == '.zarr' else 'file'} is needed."
-        )
-    if not (path.is_dir() or path.is_file()):
-        raise ValueError(
-            f"{path} is a pipe or a device, which may never end: write it to a file first."
-        )
-    if path.is_file() and path.stat().st_size == 0:
-        raise ValueError(f"{path} is empty.")
-    if sheet is not None and suffix != ".xlsx":
-        raise ValueError(f"{path} is no workbook with sheets: leave --sheet out.")
+    _check_readable(path, suffix, sheet)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -109,6 +92,28 @@ def read_table(
     if len(frame) == 0:
         raise ValueError(f"{path} has columns but no rows.")
     return frame if isinstance(frame.index, pd.RangeIndex) else _with_row_names(frame)
+
+
+def _check_readable(path: Path, suffix: str, sheet: str | None) -> None:
+    """A file, or store, of a known kind that is there and holds something."""
+    if suffix not in EXTENSIONS:
+        kind = f"extension {suffix!r}" if suffix else "no extension"
+        raise ValueError(f"{path} has {kind}; known are {', '.join(EXTENSIONS)}.")
+    if not path.exists():
+        raise ValueError(f"{path} does not exist.")
+    if path.is_dir() != (suffix == ".zarr"):
+        kind = "folder" if path.is_dir() else "file"
+        raise ValueError(
+            f"{path} is a {kind}; a {suffix} {'store' if suffix == '.zarr' else 'file'} is needed."
+        )
+    if not (path.is_dir() or path.is_file()):
+        raise ValueError(
+            f"{path} is a pipe or a device, which may never end: write it to a file first."
+        )
+    if path.is_file() and path.stat().st_size == 0:
+        raise ValueError(f"{path} is empty.")
+    if sheet is not None and suffix != ".xlsx":
+        raise ValueError(f"{path} is no workbook with sheets: leave --sheet out.")
 
 
 def load_library(path: str | Path) -> None:

@@ -51,7 +51,7 @@ with an early peak and absent rows one in a hundred reached 1; 1.5 costs two in 
 
 MIN_LINE_RATIO, MAX_CONDITION = 8.0, 1e10
 """How many times farther than by noise the means of several variables must move along one line, and along no other by more, to
-be one variable; and the condition number of what is left beyond which there is no telling."""
+be one variable; and the condition number of what is left beyond which nothing is decided."""
 
 GAPS_AVERAGED = 5
 """Gaps that are averaged to tell the typical one, or a quarter of them."""
@@ -196,7 +196,7 @@ def _levels(x: Array, *, rounds: int = 30) -> tuple[Array, Array]:
 def _course(levels: Array, rest: Array, n: int) -> SortedLevels:
     """The errors of levels, from the third differences of what subjects differ by beside level and scale.
 
-    White errors w and steps r of a walk give them variance 20 w + 6 r and covariance −15 w − 4 r at lag one.
+    White errors w and steps r of a random walk give them variance 20 w + 6 r and covariance −15 w − 4 r at lag one.
     """
     e = np.diff(rest, 3, axis=1)
     products = e[:, 1:] * e[:, :-1]

@@ -85,7 +85,7 @@ def strided(order: Indices) -> list[Indices]:
 
 
 def guided_paths(squared_distances: Array, numbers: int, prior: Prior) -> list[Indices]:
-    """Short paths that obey what is known: one from each direction of the shortest, one from the prior alone.
+    """Short paths that satisfy what is known: one from each direction of the shortest, one from the prior alone.
 
     `numbers` is the length of a slice: with the shortest path's mean step as variance the distances become
     nats, comparable to the prior.

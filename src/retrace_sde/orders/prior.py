@@ -1,4 +1,4 @@
-"""What is known of time as a prior over orders, which every search and every sampler obeys.
+"""What is known of time as a prior over orders, which every search and every sampler satisfies.
 
 Each piece of `Knowledge` is information about the permutation. Hard knowledge forbids orders, soft knowledge
 (timestamps with an error) makes some more likely than others; all of it compiles to one `Prior`.
@@ -459,7 +459,7 @@ class _Compiler:
             stuck = dead_end(rules_of(rules, j, t), t)
             if stuck >= 0:
                 raise ValueError(
-                    f"{self._where(j)}no order obeys all of this knowledge: position {stuck} has no "
+                    f"{self._where(j)}no order satisfies all of this knowledge: position {stuck} has no "
                     f"{self.thing} left that may stand there. Known positions (first and last "
                     "included) contradict what must come before what."
                 )

@@ -5,7 +5,7 @@ holds the start costs and its column zeros, so that `cost(path) = Σ C[path_k, p
 at the ends. The padded matrix exists for one trajectory at a time.
 
 Where something is known of the order (`rules`) the cost has `Σ_i U[path_i, i]` added, and moves that would break a
-precedence are not made: a path that obeys every rule goes in, and one comes out.
+precedence are not made: a path that satisfies every rule goes in, and one comes out.
 """
 
 from __future__ import annotations

@@ -45,14 +45,14 @@ class Knowledge:
         of the schedule.
     wrong : float, optional
         Share of the timestamps that are expected to be grossly wrong, e.g. 0.05: each is right within its error with probability
-        1 − wrong, or says nothing. The fit then says which ones are wrong (`result_.wrong_stamps`). Without an error, stamps on a regular
+        1 − wrong, or carries no information. The fit then says which ones are wrong (`result_.wrong_stamps`). Without an error, stamps on a regular
         grid have one of 2 % of a step; at irregular times the wrong ones are found first, and replaced by their most likely times.
     schedule : array (T,), optional
         Times of a protocol, growing, of which it is not known which observation is whose: positions then
         have known, unequal gaps. Independent: trajectories may have missed some of them, which ones is sought too.
     aligned : {"start", "end", "neither"}, optional
         At what subjects are aligned, selected or normalised: something at the start (an inclusion), at the end (a death, a
-        diagnosis, per cent of the last value), or neither. At the end, means and spreads say nothing of the direction: such
+        diagnosis, per cent of the last value), or neither. At the end, means and spreads are no evidence of the direction: such
         data look like ordinary data in reverse.
     increasing, decreasing : str, int or sequence of these, optional
         Variables, by name or number, that grow, or fall, most of the time: enough to settle the direction of growth data, which statistics

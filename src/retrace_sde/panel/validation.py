@@ -20,8 +20,8 @@ from retrace_sde.io.lazy.array import LazyArray, as_lazy
 from retrace_sde.panel.blocks import Data, evenly, to_numpy, unmasked
 from retrace_sde.panel.groups import group_codes
 from retrace_sde.panel.inputs import MissingInputsError, constants_filled
-from retrace_sde.panel.lazy.survey import glanced, surveyed
 from retrace_sde.panel.panel import Panel
+from retrace_sde.panel.survey import glanced, surveyed
 from retrace_sde.panel.uninformative import by_least, without_dynamics
 
 MIN_SINGULAR_RATIO = 1e-10
@@ -96,16 +96,7 @@ def check_panel(
     _check_names(panel)
     u = panel.covariates
     if u is not None:
-        u = _check_kind(_as_array(u, "covariates"), "covariates")
-        if len(u.shape) != 3 or tuple(u.shape[:2]) != (n, T):
-            raise ValueError(
-                f"covariates must have shape ({n}, {T}, k), one row per observation of X; "
-                f"got {tuple(u.shape)}."
-            )
-        if not isinstance(u, LazyArray) and np.isnan(to_numpy(u)).any():
-            u = constants_filled(to_numpy(u))
-        inputs = Data(u, n_jobs=n_jobs)
-        _check_finite(inputs, panel, "covariates", missing=missing_covariates)
+        u = _check_inputs(u, panel, (n, T), n_jobs, missing=missing_covariates)
     lengths = _check_lengths(panel, ragged)
     groups = _check_groups(panel, groups)
     view = look and u is None and not ragged
@@ -140,6 +131,22 @@ def check_panel(
             stacklevel=3,
         )
     return replace(panel, values=found.data.values, covariates=u, lengths=lengths, groups=groups)
+
+
+def _check_inputs(
+    given: Any, panel: Panel, shape: tuple[int, int], n_jobs: int | None, *, missing: bool
+) -> Any:
+    """Covariates of numbers, one row per observation; those that are constant within every trajectory are filled in."""
+    u = _check_kind(_as_array(given, "covariates"), "covariates")
+    if len(u.shape) != 3 or tuple(u.shape[:2]) != shape:
+        raise ValueError(
+            f"covariates must have shape ({shape[0]}, {shape[1]}, k), one row per observation of X; "
+            f"got {tuple(u.shape)}."
+        )
+    if not isinstance(u, LazyArray) and np.isnan(to_numpy(u)).any():
+        u = constants_filled(to_numpy(u))
+    _check_finite(Data(u, n_jobs=n_jobs), panel, "covariates", missing=missing)
+    return u
 
 
 class Examined(NamedTuple):

@@ -1,4 +1,4 @@
-"""The paper's Algorithm 1, word for word: estimate, bubble-sort by drift–score errors, repeat.
+"""The paper's Algorithm 1, word for word: estimate, bubble-sort by drift–score errors, repeat; and as a search for a shared order.
 
 What it does: for centred slices the cross term of the errors is zero on average, and the comparison sorts
 slices by growing spread. It is right where spread grows and exactly reversed where it shrinks; the rounds
@@ -8,7 +8,7 @@ after a good one can be worse, so `keep="best"` takes the most likely round, `ke
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -20,7 +20,9 @@ from retrace_sde.panel.parameters import check
 from retrace_sde.paper.score import GaussianScore, Score, ScoreDrift, score_preference
 from retrace_sde.paper.score_density import KernelScore, MixtureScore
 from retrace_sde.paper.score_network import NetworkScore
+from retrace_sde.search.alternate import Found
 from retrace_sde.search.model import Fit
+from retrace_sde.search.protocols import Model
 
 Keep = Literal["best", "last"]
 ScoreName = Literal["gaussian", "mixture", "kernel", "network"]
@@ -130,3 +132,40 @@ def bubble_sort(preference: Array, order: Indices) -> bool:
                 swapped = True
         end -= 1
     return swapped
+
+
+@dataclass(frozen=True)
+class ScoreSearch:
+    """The paper's search: rounds at most, and the options of Algorithm 1.
+
+    `noise`: R where observations are noisy, NaN where unknown. Then the slices' covariances are corrected as in
+    the paper, `Σ̂ = S − R`, where R is known.
+    """
+
+    max_iter: int
+    how: ScoreOrder
+    noise: Array | None = None
+
+    def __call__(self, model: Model) -> tuple[Found, tuple[str, ...], tuple[str, ...]]:
+        """The order found, fitted in both directions by the model; notes and cautions."""
+        plain = model.plain()
+        known = self.noise is not None and not np.isnan(self.noise).any()
+        how = self.how
+        if self.noise is not None:
+            how = replace(how, score=GaussianScore(self.noise if known else None))
+        problem = plain.data, plain.dt, plain.fit
+        kept, rounds, settled = score_order(*problem, how, max_iter=self.max_iter)
+        one = model.fit(kept.order, final=True)
+        two = model.reversed_fit(one, final=True)
+        found = Found(one, two, tuple(each.as_round() for each in rounds), settled)
+        if self.noise is None:
+            return found, (), ()
+        if not known:
+            note = "The slices' covariances are not corrected for noise, whose size was not given."
+            return found, (note,), ()
+        floored = GaussianScore(self.noise).fit(plain.data).floored
+        caution = (
+            f"In {floored} of {plain.data.shape[1]} slices the noise exceeds the spread in some direction: "
+            "the corrected covariance S − R is floored there, and the score is a guess."
+        )
+        return found, (), (caution,) if floored else ()

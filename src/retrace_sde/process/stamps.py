@@ -1,4 +1,4 @@
-"""How time stamps follow from true times: each is right within its error, or says nothing.
+"""How time stamps follow from true times: each is right within its error, or carries no information.
 
     p(s | t) = (1 − w) N(s; t, σ²) + w / W,
 

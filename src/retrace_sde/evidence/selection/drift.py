@@ -1,4 +1,4 @@
-"""What speaks for the offset of an affine drift, and for a quadratic drift: by BIC, along the order found.
+"""Evidence for the offset of an affine drift, and for a quadratic drift: by BIC, along the order found.
 
 The offset is that of a table's own units: without one the equilibrium is zero there. The affine drift is kept whatever the
 evidence: an offset that is not needed costs little, one that is missing makes drift and direction wrong, and a quadratic drift

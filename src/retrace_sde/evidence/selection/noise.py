@@ -15,8 +15,7 @@ import numpy as np
 from retrace_sde.evidence.candidates.along import CandidatesAlong
 from retrace_sde.evidence.candidates.noise import MAX_STATE_SPACE_WORK
 from retrace_sde.evidence.candidates.penalty import Block, penalty
-from retrace_sde.evidence.selection.accounts import Subjects
-from retrace_sde.evidence.selection.hidden_intercepts import HiddenAccount, hidden_levels_along
+from retrace_sde.evidence.selection.intercepts import HiddenAccount, Subjects, hidden_levels_along
 from retrace_sde.fit.random_intercepts import RandomIntercepts
 from retrace_sde.io.arrays import Indices
 from retrace_sde.panel.blocks import evenly, to_numpy
@@ -33,7 +32,7 @@ Kind = Literal["estimate", "diagonal"]
 
 @dataclass(frozen=True)
 class NoiseChoice:
-    """Whether the data were measured with noise, and what speaks for it.
+    """Whether the data were measured with noise, and the evidence.
 
     `noise`: None, "estimate" (one share of every variable's scale) or "diagonal" (one variance each). `nats`: by how much
     noise is the better model, after its penalty (BIC); None: residuals gave no reason to try it.

@@ -21,9 +21,14 @@ from retrace_sde.evidence.candidates.intercepts import RANDOM_INTERCEPTS
 from retrace_sde.evidence.candidates.linear_step import MARKOV
 from retrace_sde.evidence.candidates.penalty import Block, akaike, penalty
 from retrace_sde.evidence.closed_form.steps import fit_directions
-from retrace_sde.evidence.selection.accounts import Subjects, Tried, sampled_order
-from retrace_sde.evidence.selection.hidden_intercepts import HiddenAccount
-from retrace_sde.evidence.selection.intercepts import INTERCEPT_SAMPLE, ObservedAccount
+from retrace_sde.evidence.selection.intercepts import (
+    INTERCEPT_SAMPLE,
+    HiddenAccount,
+    ObservedAccount,
+    Subjects,
+    Tried,
+    sampled_order,
+)
 from retrace_sde.fit.exact import Embedding
 from retrace_sde.fit.levels_at_rest import gain_of_levels_at_rest
 from retrace_sde.fit.random_intercepts import RandomIntercepts, independent_starts
@@ -47,7 +52,7 @@ panels with n = 12, 200, T = 8, 60, d = 1, 2, and never where they start elsewhe
 
 @dataclass(frozen=True, eq=False)
 class SubjectEffects:
-    """How subjects differ, what speaks for it, and each one's intercept or rate.
+    """How subjects differ, the evidence for it, and each one's intercept or rate.
 
     `nats`: by how much intercepts or rates (of subjects who are alike: the better of the two) are more likely than subjects who
     are alike, less the penalty of `parameters` more (None: not compared). `at_rest`: nats by which subjects at rest about levels of their own
@@ -139,7 +144,7 @@ _SENTENCES = {
 
 
 class ComparedSubjects(NamedTuple):
-    """The order found with its fits under the better account of subjects, and what speaks for it.
+    """The order found with its fits under the better account of subjects, and the evidence for it.
 
     Random intercepts of both directions; with rates the `diffusion` that they leave.
     """
@@ -219,7 +224,7 @@ def _at_rest(model: Model, fit: Fit) -> float:
 
 
 def _by_closed_form(along: CandidatesAlong | None, found: Found) -> Tried | None:
-    """What the closed forms say, where they speak of these data and are clear; None: they do not.
+    """The comparison by closed forms, where these apply to the data and the difference is clear; else None.
 
     Of as many trajectories as maximum likelihood would be tried on first.
     """

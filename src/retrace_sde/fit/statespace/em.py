@@ -254,13 +254,8 @@ def em(
     data = Observations.regular(values, dt, n_jobs)
     guess = first_guess(values, setup, R) if start is None else resumed(start.parameters, setup, R)
     with one_blas_thread():
-        found = climb(
-            lambda trial: expect(data, trial),
-            Scoring.of(setup, data),
-            guess,
-            max_iter,
-            tolerance,
-        )
+        rise = Scoring.of(setup, data)
+        found = climb(lambda trial: expect(data, trial), rise, guess, max_iter, tolerance)
         return _finished(data, setup, found, known, scheme)
 
 
@@ -306,7 +301,7 @@ def _known_step(
 def _finished(
     data: Observations, setup: Setup, found: Climb, known: Known, scheme: Scheme
 ) -> EMResult:
-    """The result: the SDE of the fitted step, the smoothed states, and what there is to say."""
+    """The result: the SDE of the fitted step, the smoothed states, and notes."""
     parameters = found.parameters
     sde, more = as_sde(parameters, found.expected, setup, scheme)
     if known.drift is not None or known.diffusion is not None:

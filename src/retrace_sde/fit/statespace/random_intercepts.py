@@ -33,7 +33,7 @@ from retrace_sde.panel.blocks import Data
 from retrace_sde.process.sde import Gaussian
 
 MIN_LEVEL_VARIANCE = 0.05
-"""τ Ω, in units of H, that a search begins with at least: a variance that is nothing has no slope."""
+"""τ Ω, in units of H, that a search begins with at least: a variance of zero has no slope."""
 
 MIN_INFORMATION = 1e-4
 """Information on a coordinate, of about 1 where states are known, below which it is held where it is."""
@@ -212,7 +212,7 @@ def hidden_level_influences(found: HiddenLevels, some: Indices, n: int) -> tuple
     groups of them, are independent.
 
     The information is observed, by central differences of the slopes: A, Ω, H and R trade off. Coordinates, and combinations of them, that
-    the data say nothing of, such as those of an Ω that is nothing, are held.
+    the data do not identify, such as those of an Ω that is zero, are held.
     """
     at = Coordinates(found.ascent, found.law, found.expected, found.first_root)
     here = at.begin

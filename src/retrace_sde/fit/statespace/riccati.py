@@ -146,7 +146,7 @@ def _backwards(
 
 
 def shifts(stack: Stack, model: StepModel) -> Array | None:
-    """`S v` of each step, (T − 1, G, 1 or k, d); None where it is nothing."""
+    """`S v` of each step, (T − 1, G, 1 or k, d); None where it is zero."""
     if not model.inputs.any():
         return None
     S = of_steps(model.inputs, stack.classes)

@@ -50,7 +50,7 @@ class StandardUnits:
 
 @dataclass(frozen=True, eq=False)
 class ArrayView:
-    """An array as the search reads it; `facts` is what a survey found (`panel/lazy/survey`)."""
+    """An array as the search reads it; `facts` is what a survey found (`panel/survey`)."""
 
     source: Any
     units: StandardUnits = StandardUnits()

@@ -82,7 +82,7 @@ def sample(
 ) -> None:  # fmt: skip
     """Metropolis over one order, in place: its stationary distribution is `p(order) ∝ exp(−cost(order))`.
 
-    The order must obey the rules. A single observation has nowhere to go, but is recorded all the same.
+    The order must satisfy the rules. A single observation has nowhere to go, but is recorded all the same.
     """
     judge, rules, order = borrowed((judge, rules, order))
     proposals, state, records = borrowed((proposals, state, records))

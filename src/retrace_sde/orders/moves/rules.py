@@ -191,13 +191,13 @@ def _fits(found: Indices, used: Mask, at: int) -> int:
 
 @njit(cache=True, nogil=True)
 def dead_end(rules: Rules, T: int) -> int:
-    """The first position that no order can fill, or −1 where some order obeys every rule."""
+    """The first position that no order can fill, or −1 where some order satisfies every rule."""
     return _fits(windows(rules, T), np.zeros(T, np.bool_), 0)
 
 
 @njit(cache=True, nogil=True)
 def obedient(rules: Rules, order: Indices) -> Indices:
-    """An order that obeys every rule and follows the given one as far as it can, position by position."""
+    """An order that satisfies every rule and follows the given one as far as it can, position by position."""
     T = len(order)
     U, B = rules.costs, rules.before
     found = windows(rules, T)

@@ -21,7 +21,7 @@ from retrace_sde.io.lazy import view
 from retrace_sde.io.lazy.array import LazyArray
 from retrace_sde.io.lazy.view import InMemoryView
 from retrace_sde.panel.blocks import Data, evenly, to_numpy
-from retrace_sde.panel.ranks import ranked
+from retrace_sde.panel.canonical import ranked
 
 SORT_KEYS = 4
 """Numbers, of each trajectory's sorted observations, by which trajectories are sorted."""

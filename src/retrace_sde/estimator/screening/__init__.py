@@ -1,1 +1,0 @@
-"""Data at the entry looked over: equal cells, rows carried forward, values that are probably wrong."""

@@ -1,1 +1,0 @@
-"""Panels that are never read whole: one pass before a fit, and workers that hold their parts."""
