@@ -25,10 +25,10 @@ from retrace_sde.evidence.closed_form.checks import (
 from retrace_sde.evidence.closed_form.missing_draws import MissingDraws
 from retrace_sde.evidence.closed_form.null_simulation import NullSimulator, simulated_test
 from retrace_sde.evidence.closed_form.panels import Form, Ground, Panels
+from retrace_sde.evidence.closed_form.rest import departures
 from retrace_sde.evidence.closed_form.reversibility import (
     _squares,
     reversibility_p,
-    steady_spreads_p,
 )
 from retrace_sde.evidence.closed_form.steps import (
     StepFit,
@@ -394,18 +394,31 @@ def test_a_panel_and_its_reverse_are_told_apart_only_where_they_differ() -> None
     assert reversibility_p(few, rng, means=False) == 0  # of six trajectories nothing is asked
 
 
-def test_spreads_are_steady_at_rest_whatever_the_means_do() -> None:
-    """Of irreversible processes, too, and beside offsets of whole slices; not of a small start."""
-    rng = np.random.default_rng(0)
+def test_a_small_transient_is_told_from_rest_by_its_start() -> None:
+    """Of eight trajectories the ratio of both directions is hardly larger than by chance at rest; the start is far off."""
 
-    def p(seed: int, start: str, n: int = 30) -> float:
-        plates = np.random.default_rng(seed).standard_normal((1, 12, 2))
-        return steady_spreads_p(in_units(panel(2, n, 12, seed, start) + plates), rng)
+    def p(seed: int, start: str) -> float:
+        panels = in_units(panel(4, 8, 20, seed, start))
+        return simulated_test(panels, Form(), np.random.default_rng(seed), alpha=0.05).p_value
 
-    resting = np.array([p(seed, "stationary") for seed in range(80)])
-    assert np.mean(resting < 0.05) <= 0.14
-    assert max(p(seed, "small") for seed in range(5)) < 0.01
-    assert p(0, "small", n=6) == 1  # of six trajectories nothing is asked
+    called = [p(seed, "shifted") < 0.05 for seed in range(20)]
+    assert sum(called) >= 18  # by the ratio, 14
+    resting = [p(seed, "stationary") < 0.05 for seed in range(40)]
+    assert sum(resting) <= 6  # more than 6 of 40 at level .05 less than once in a hundred
+
+
+def test_departures_from_rest_are_mirrored_and_leave_the_means_out_where_these_are_free() -> None:
+    panels = in_units(panel(2, 20, 12, 3, "shifted"))
+    every, spreads = frozenset(Ground), frozenset({Ground.SPREADS})
+    for grounds in (every, spreads):
+        one, two = (departures(each, Form(), grounds) for each in (panels, panels.reverse))
+        assert one == pytest.approx(two)
+    plates = np.random.default_rng(0).standard_normal((1, 1, 12, 2))
+    moved = replace(panels, x=panels.x + plates)
+    plain = departures(panels, Form(means=True), every)
+    assert departures(moved, Form(means=True), every) == pytest.approx(plain, rel=0.2)
+    assert departures(panels, Form(), spreads) == pytest.approx(plain)
+    assert departures(panels, Form(), every) > plain + 5
 
 
 # The start law

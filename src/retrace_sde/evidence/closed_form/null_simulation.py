@@ -1,10 +1,9 @@
 """The direction's p-value by null simulation: panels from models in which calling the direction would be wrong.
 
 The ratio is compared with those of panels simulated from (i) the fit of the direction that loses, from its own start law, and (ii) the fit of each direction at rest, where it has a stationary law; then in absolute value, since a stationary
-process has no direction. *Whole slices* of residuals are resampled, all trajectories together: shocks that trajectories
+process has no direction; of Markov steps (ii) compares the departure from rest (`rest`) instead of the ratio. *Whole slices* of residuals are resampled, all trajectories together: shocks that trajectories
 share, copies, heavy tails and tied values stay what they are. Both directions are refitted every time. The largest p-value counts: (i) alone would
-call a direction from the start law's own noise. Variances that change with time are not at rest, and (ii) is then no null; nor is it where the
-panel is known not to be at rest (`may_rest`).
+call a direction from the start law's own noise. Variances that change with time are not at rest, and (ii) is then no null.
 Nulls are simulated in turn, each while its p-value is near the level; simulation stops once a null reproduces the ratio.
 
 The ratio may come from another model than the null panels do. With measurement noise a fit has no closed form: null panels are
@@ -22,6 +21,7 @@ import numpy as np
 from scipy.linalg import solve_discrete_lyapunov
 
 from retrace_sde.evidence.closed_form.panels import Form, Ground, Panels
+from retrace_sde.evidence.closed_form.rest import departs, departures
 from retrace_sde.evidence.closed_form.steps import (
     StepFit,
     fit_directions,
@@ -239,11 +239,10 @@ def simulated_test(
     alpha: float,
     simulators: tuple[NullSimulator, NullSimulator] | None = None,
     grounds: frozenset[Ground] = frozenset(Ground),
-    may_rest: bool = True,
 ) -> SimulatedP:
     """Of one panel, by a form's ratio on the `grounds` that may count.
 
-    `simulators`: of the order and of its reverse, where they are not the form's own. `may_rest`: nulls at rest are possible.
+    `simulators`: of the order and of its reverse, where they are not the form's own.
     """
 
     def statistic(some: Panels) -> Array:
@@ -255,9 +254,11 @@ def simulated_test(
             return _none_reached(alpha)
         simulators = _own_simulators(panels, form)
     worst = SimulatedP(0.0, 0.0)
-    every = nulls(simulators, favoured=0 if ratio >= 0 else 1)
-    for simulator in every if may_rest else every[:1]:
-        found = _p_value_under(simulator, statistic, panels, ratio, rng, alpha=alpha)
+    for simulator in nulls(simulators, favoured=0 if ratio >= 0 else 1):
+        if simulator.at_rest and departs(panels, form):
+            found = _p_value_at_rest(simulator, form, grounds, panels, rng, alpha=alpha)
+        else:
+            found = _p_value_under(simulator, statistic, panels, ratio, rng, alpha=alpha)
         worst = max(worst, found)
         if worst.clear(alpha) and worst.p_value > alpha:
             break
@@ -337,9 +338,31 @@ def _p_value_under(
     alpha: float,
 ) -> SimulatedP:
     """The share of a simulator's panels whose ratio reaches the one observed; at rest, in either direction."""
-    most = max(REACH[0][0], SIMULATED_NUMBERS // like.x[0].size)
     drawn = _null_ratios(simulator, statistic, like, ratio, rng)
-    return staged(drawn, abs(ratio), alpha=alpha, at_once=most)
+    return staged(drawn, abs(ratio), alpha=alpha, at_once=_at_once(like))
+
+
+def _p_value_at_rest(
+    simulator: NullSimulator,
+    form: Form,
+    grounds: frozenset[Ground],
+    like: Panels,
+    rng: np.random.Generator,
+    *,
+    alpha: float,
+) -> SimulatedP:
+    """The share of a simulator's panels at rest that depart from rest as far as the data."""
+
+    def drawn(size: int) -> Array:
+        return departures(simulator.panels(like, size, rng), form, grounds)
+
+    observed = float(departures(like, form, grounds)[0])
+    return staged(drawn, observed, alpha=alpha, at_once=_at_once(like))
+
+
+def _at_once(like: Panels) -> int:
+    """Panels that are simulated at a time."""
+    return max(REACH[0][0], SIMULATED_NUMBERS // like.x[0].size)
 
 
 def _null_ratios(

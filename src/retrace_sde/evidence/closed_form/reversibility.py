@@ -46,19 +46,6 @@ def reversibility_p(panels: Panels, rng: np.random.Generator, *, means: bool) ->
     return _p(blocks, panels.groups, rng)
 
 
-def steady_spreads_p(panels: Panels, rng: np.random.Generator) -> float:
-    """The p-value of "deviations from the slices' means have second moments that do not change"; 1 where that cannot be asked.
-
-    By the features of these deviations whose mean is zero in any stationary process, reversible or not. Shocks and offsets that all
-    trajectories share are not in them.
-    """
-    x, there = panels.x[0], panels.visits.mask
-    if not panels.aligned:
-        return 1.0
-    x = x - x.mean(axis=0)
-    return _p([_ends_products(x, there), *_trends(x, there)], panels.groups, rng) or 1.0
-
-
 def irreversibility_p(
     x: Array, there: Mask, rng: np.random.Generator, *, groups: Indices | None = None
 ) -> float | None:
