@@ -64,6 +64,7 @@ def test_noisy_variables_that_spread_are_called_by_components(reverse):
     assert any("principal components" in each for each in test.assumptions)
 
 
+@pytest.mark.filterwarnings("ignore:The chains over orders mix slowly")  # not what is asked here
 def test_values_normalised_within_slices_are_fitted():
     """All subjects of a slice hold the same values, so that deviations from its means are linearly dependent."""
     X = spreading(0, d=12, n=12)

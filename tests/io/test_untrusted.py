@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
@@ -355,6 +356,22 @@ def test_what_a_damaged_file_does_to_its_library_is_not_done_to_us(
     monkeypatch.setattr(trial, "MAX_SECONDS", 2.0)
     with pytest.raises(ValueError, match=said):
         read_table(path)
+
+
+@pytest.mark.parametrize("spent", [MemoryError(), OSError(errno.ENOMEM, "cannot allocate")])
+def test_memory_that_ran_out_is_told_as_such_wherever_the_limit_was_met(spent):
+    """A library that is imported while the table is read may be refused its folder before anything asks for memory."""
+
+    def read(**job):
+        raise spent
+
+    class Kept(io.BytesIO):
+        def close(self):
+            self.said = self.getvalue()
+
+    out = Kept()
+    trial.answer(out, read, budget=1e9)
+    assert pickle.loads(out.said) == ("memory", None)
 
 
 @pytest.mark.filterwarnings("ignore")  # of the writers

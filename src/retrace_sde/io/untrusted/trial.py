@@ -6,6 +6,7 @@ for ever takes only that process along.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -119,12 +120,12 @@ def answer(out: BinaryIO, read: Callable[..., Any], *, budget: float, **job: Any
         with warnings.catch_warnings(), _bounded(LIBRARY_BYTES + MEMORY_PER_BYTE * budget):
             warnings.simplefilter("ignore")
             found = "read", read(budget=budget, **job)
-    except MemoryError:
-        found = "memory", None
     except ValueError as error:
         found = "refused", str(error)
     except Exception as error:  # whatever a library makes of a damaged file
-        found = "failed", str(error) or type(error).__name__
+        # The limit may be met in the system first: a library imported late cannot even be opened.
+        spent = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
+        found = ("memory", None) if spent else ("failed", str(error) or type(error).__name__)
     pickle.dump(found, out, protocol=5)
     out.close()
 
