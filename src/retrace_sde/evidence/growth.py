@@ -22,7 +22,7 @@ from retrace_sde.panel.panel import Panel
 from retrace_sde.process.tails import t_sf
 from retrace_sde.search.protocols import Model
 
-MOST_TRAJECTORIES = 2000
+LOOKED_AT_TRAJECTORIES = 2000
 """Trajectories that are looked at, evenly spaced."""
 
 
@@ -118,8 +118,8 @@ class GrowthSeen:
 def look(model: Model, order: Indices, growth: Growth, *, alpha: float) -> GrowthSeen:
     """How the variables grow along an order."""
     n, T, _ = model.data.shape
-    few = model if n <= MOST_TRAJECTORIES else model.some(MOST_TRAJECTORIES)
-    along = order if few is model else Order.of(order).take(evenly(n, MOST_TRAJECTORIES)).index
+    few = model if n <= LOOKED_AT_TRAJECTORIES else model.some(LOOKED_AT_TRAJECTORIES)
+    along = order if few is model else Order.of(order).take(evenly(n, LOOKED_AT_TRAJECTORIES)).index
     x = to_numpy(few.data.block(slice(None), along)[0])[..., list(growth.columns)]
     path = getattr(model, "mean_path", None)
     if path is not None:
