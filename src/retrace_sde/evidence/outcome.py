@@ -17,9 +17,9 @@ from retrace_sde.evidence.direction.reversal_search import search_reversals
 from retrace_sde.evidence.direction.verdict import (
     CONTRADICTION_LEVEL,
     DirectionTest,
+    Reason,
     direction_test,
     known_direction,
-    stopped_direction,
 )
 from retrace_sde.evidence.growth import Growth, GrowthSeen, look
 from retrace_sde.evidence.guards import GuardFinding, cut, from_knowledge, guarded, loops
@@ -460,7 +460,7 @@ def _directed(
 def _believed(outcome: Outcome, seen: GuardFinding) -> Outcome:
     direction = seen.direction
     if cut_short() is not None and not direction.known:
-        direction = stopped_direction(direction)
+        direction = direction.left_open(Reason.STOPPED)
     return replace(
         outcome,
         direction=direction,
