@@ -102,16 +102,16 @@ class GrowthSeen:
 
     @property
     def note(self) -> str:
-        """That it settles the direction."""
-        return f"What was told settles the direction: in it {self.sentence}."
+        """That they determine the direction."""
+        return f"The variables that are known to grow or fall determine the direction: in it {self.sentence}."
 
     @property
     def caution(self) -> str:
-        """That it does not."""
-        told = f"at least {self.growth.share:.0%} in one direction were told"
+        """That they do not."""
+        wanted = f"at least {self.growth.share:.0%} in one direction are expected"
         return (
-            f"What was told of variables that grow or fall settles no direction: along the order found {self.sentence} ({told}), and in "
-            "the reverse in the rest. Check these variables, or leave them out."
+            f"The variables that are known to grow or fall do not determine the direction: along the order found {self.sentence} ({wanted}), and "
+            "along the reverse in the rest. Check these variables, or leave them out."
         )
 
 

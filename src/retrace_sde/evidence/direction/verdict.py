@@ -509,7 +509,7 @@ def assumptions_of(test: DirectionTest) -> Iterator[str]:
             "reverse."
         )
     elif test.aligned != "end":
-        yield f"As told, subjects are not aligned or selected by what comes last (aligned: {test.aligned})."
+        yield f"Subjects are not aligned or selected by what comes last, as was stated (aligned: {test.aligned})."
     who = "Groups of trajectories are" if test.n_groups is not None else "Trajectories are"
     best = test.preferred
     free = () if best is None else best.free
@@ -573,7 +573,7 @@ def _equal_cells(test: DirectionTest) -> str:
 def _alignment(test: DirectionTest) -> str:
     return (
         f"The direction of time is not determined: these orders fit better than their reverses ({test.log_likelihood_ratio:+.1f} nats), but other "
-        "orders, in which trajectories run otherwise with respect to one another, fit as well. More variables, more observations of "
+        "orders, in which some trajectories are reversed relative to others, fit as well. More variables, more observations of "
         "each trajectory, or the first observation of some of them would tell."
     )
 
