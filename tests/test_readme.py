@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from retrace_sde.cli.main import main
 from retrace_sde.reproduce import NAMES
-from retrace_sde.reproduce.files import KINDS
+from retrace_sde.reproduce.files import FILE_KINDS
 
 ROOT = Path(__file__).parents[1]
 README, START, RESULTS = (
@@ -135,6 +135,6 @@ def test_every_command_runs(command, desk, monkeypatch):
     assert run.exit_code == 0, (command, run.output)
     if arguments[:2] == ["reproduce", "all"]:
         written = {path.name for path in (desk / "results").iterdir()}
-        assert {f"{name}.{kind}" for name in NAMES for kind in KINDS} <= written
+        assert {f"{name}.{kind}" for name in NAMES for kind in FILE_KINDS} <= written
         assert "README.md" in written
         assert all((desk / "results" / name).stat().st_size for name in written)

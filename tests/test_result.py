@@ -12,9 +12,8 @@ from sklearn.exceptions import NotFittedError
 
 import retrace_sde as rt
 from retrace_sde.evidence.direction.verdict import (
-    cyclic_direction,
+    Reason,
     doubtful_direction,
-    folded_direction,
     known_direction,
 )
 from retrace_sde.paper.score_density import KernelScore
@@ -82,8 +81,8 @@ def test_load_gives_back_everything_that_was_saved(model, tmp_path):
 @pytest.mark.parametrize(
     "variant",
     [
-        cyclic_direction,
-        folded_direction,
+        lambda test: test.left_open(Reason.CYCLE),
+        lambda test: test.left_open(Reason.FOLD),
         known_direction,
         lambda test: doubtful_direction(test, test, shared=False),
     ],

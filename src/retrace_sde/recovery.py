@@ -376,7 +376,7 @@ def recover(
     _check_asked(asked, slice=slice, time=time, knowledge=knowledge)
     marks, ranks = marks_of(knowledge) if slice is None else [], options.pop("order_known", None)
     if ranks is not None and slice is not None:
-        raise ValueError("order_known= tells subjects' own orders: leave slice= out.")
+        raise ValueError("order_known= gives subjects' own orders: leave slice= out.")
     hidden = [*marks, *([] if ranks is None else [ranks])]
     if knowledge is not None and isinstance(knowledge.segments, str):
         hidden.append(knowledge.segments)

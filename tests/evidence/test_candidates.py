@@ -774,7 +774,7 @@ def test_what_may_count_is_restricted_and_what_is_assumed_is_said() -> None:
         X, knowledge=rt.Knowledge(aligned="start")
     )
     assert told.direction_.identified
-    assert any("As told" in each for each in told.direction_.assumptions)
+    assert any("as was stated" in each for each in told.direction_.assumptions)
     with pytest.raises(ValueError, match="evidence must be a sequence of"):
         rt.ReTrace(evidence=("means", "time")).fit(X)
     with pytest.raises(ValueError, match="aligned must be one of"):

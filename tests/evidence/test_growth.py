@@ -35,11 +35,11 @@ def test_a_variable_that_grows_settles_the_direction(known, sign):
     model, tau = fitted(growing(), **known)
     assert model.direction_.known
     assert sign * tau > 0.9
-    assert any("settles the direction" in each for each in model.result_.notes)
+    assert any("determine the direction" in each for each in model.result_.notes)
 
 
 def test_a_variable_that_does_not_grow_settles_nothing():
-    with pytest.warns(rt.ReTraceWarning, match="settles no direction"):
+    with pytest.warns(rt.ReTraceWarning, match="do not determine the direction"):
         model, _ = fitted(growing(), increasing="x1")
     assert not model.direction_.known
 

@@ -17,7 +17,6 @@ import retrace_sde as rt
 from retrace_sde.evidence.direction.verdict import (
     Caution,
     Reason,
-    folded_direction,
     known_direction,
 )
 from retrace_sde.process.drift import Drift
@@ -311,7 +310,7 @@ def test_a_known_direction_a_closed_loop_and_a_fold_are_said(fit):
     )
     assert "closed loop" in verdicts(loop, panel)[0].answer
     fold = copy.copy(model)
-    fold.result_ = replace(model.result_, direction=folded_direction(model.direction_))
+    fold.result_ = replace(model.result_, direction=model.direction_.left_open(Reason.FOLD))
     assert "folded" in verdicts(fold, panel)[0].answer
 
 

@@ -71,7 +71,7 @@ def _listed(slices: tuple[int, ...], most: int = 8) -> str:
 
 def _preferred(nats: float) -> str:
     if abs(nats) < CLEAR_PREFERENCE_NATS:
-        return f"the data hardly prefer either ({nats:+.1f} nats for b)"
+        return f"the log-likelihoods are nearly equal ({nats:+.1f} nats for b)"
     return f"the data prefer {'b' if nats > 0 else 'a'} by {abs(nats):,.1f} nats"
 
 

@@ -29,7 +29,7 @@ from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import in_order, to_numpy
 from retrace_sde.panel.clock import Gaps
 from retrace_sde.process.drift import has_offset, has_state_space
-from retrace_sde.process.sde import LinearSDE, Transition
+from retrace_sde.process.sde import Transition
 
 FORECAST_PATHS = 400
 """Paths simulated ahead of each trajectory where the drift is not linear."""
@@ -48,22 +48,21 @@ class Predictor:
 
         With `inputs` (n, k) that act over it, each trajectory has a shift of its own, (n, d).
         """
-        if inputs is not None:
-            law = self._law if self.model.states_hidden else self._without_noise
-            one = replace(law, gaps=None).steps(np.array([gap]))
-            offset = has_offset(self.model.drift)
-            v = np.c_[np.ones(len(inputs)), inputs] if offset else inputs
-            step = Transition(one.matrix[0], v @ one.inputs[0].T, one.covariance[0])
-            return StateSpace(step, law.R, law.initial)
-        if self.model.states_hidden:
-            return self._law.model(gap)
-        return self._step(self.outcome.estimate, gap)
+        law = self._law
+        if inputs is None:
+            return law.model(gap)
+        one = replace(law, gaps=None).steps(np.array([gap]))
+        v = np.c_[np.ones(len(inputs)), inputs] if has_offset(self.model.drift) else inputs
+        step = Transition(one.matrix[0], v @ one.inputs[0].T, one.covariance[0])
+        return StateSpace(step, law.R, law.initial)
 
     @property
     def _law(self) -> Parameters:
         """The state-space parameters, those of the SDE where they are known; with random intercepts those after the subjects'
         intercepts are removed."""
         account, estimate = self.outcome.account, self.outcome.estimate
+        if not self.model.states_hidden:
+            return self._without_noise(estimate)
         own: Parameters | None = None if account is None else account.law
         found: Parameters = self.outcome.law if own is None else own
         if estimate.scheme == found.scheme:
@@ -71,20 +70,14 @@ class Predictor:
         theta, H = estimate.coefficients, estimate.diffusion
         return replace(found, theta=theta, H=H, scheme=estimate.scheme)
 
-    @property
-    def _without_noise(self) -> Parameters:
+    def _without_noise(self, estimate: Estimate) -> Parameters:
         """An estimate of states that are observed as they are, as the parameters of a state-space model."""
-        estimate = self.outcome.estimate
         law = estimate.coefficients, estimate.diffusion, np.zeros_like(estimate.diffusion)
         return Parameters(*law, self.outcome.initial, scheme=estimate.scheme)
 
-    def _step(self, estimate: Estimate, gap: float) -> StateSpace:
-        """A step over a gap of an estimate, for states that are observed without noise."""
-        theta, H = estimate.coefficients, estimate.diffusion
-        d = len(H)
-        sde = LinearSDE(theta[:, :d], H, offset=theta[:, d] if theta.shape[1] > d else None)
-        over = sde.transition(gap, scheme=estimate.scheme)
-        return StateSpace(over, np.zeros((d, d)), self.outcome.initial)
+    def _space_of(self, estimate: Estimate, gap: float) -> StateSpace:
+        """One step over a gap of another estimate, without noise and inputs."""
+        return self._without_noise(estimate).model(gap)
 
     @property
     def _values(self) -> Array:
@@ -142,7 +135,7 @@ class Predictor:
             widened = missed(y, self._spaces(every, u), len(gaps), level, states)
             if not model.states_hidden and not model.data.lengths.ragged and u is None:
                 inside = model.for_others(replace(model.data, values=y, covariates=None))
-                name, step = outcome.estimator, self._step
+                name, step = outcome.estimator, self._space_of
                 far = widened_beyond(inside, every, gaps, step, name=name, level=level)
                 widened = np.maximum(widened, far)
         mean = mean - apart[:, None]

@@ -173,7 +173,7 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
               help="Values that are probably wrong: treat clear ones as missing, list them only, or do not look for them.")  # fmt: skip
 @aligned_option
 @click.option("--increasing", multiple=True, metavar="COL[,COL…]",
-              help="Variables that grow most of the time: they settle the direction.")  # fmt: skip
+              help="Variables that grow most of the time: they determine the direction.")  # fmt: skip
 @click.option("--decreasing", multiple=True, metavar="COL[,COL…]",
               help="Variables that fall most of the time.")  # fmt: skip
 @click.option("--bootstrap", type=click.IntRange(min=2), metavar="N",

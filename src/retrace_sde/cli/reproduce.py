@@ -53,7 +53,7 @@ def reproduce(
     chosen = experiments.NAMES if what == "all" else (what,)
     with refusing():
         check_target(out, folder=True)
-        names = [f"{name}.{kind}" for name in chosen for kind in files.KINDS]
+        names = [f"{name}.{kind}" for name in chosen for kind in files.FILE_KINDS]
         names += ["README.md"] if what == "all" else []
         check_outputs(
             [out / name for name in names], force=True

@@ -4,8 +4,8 @@ Given the inputs, a drift that is affine in the state makes every step Gaussian,
 
     x' = F_t x + c_t + w,      F_t = I + Δt Θ_j (φ(e, u_t) − φ(0, u_t)),      c_t = Δt Θ_j φ(0, u_t),      w ~ N(0, H Δt),
 
-so that a subject's missing values m have the precision Λ_mm and the mean Λ_mm⁻¹ (h − Λ x)_m, Λ block tridiagonal and x the observed values
-with zeros for the missing ones. Subjects' deviations are taken at their posterior means, as they are where orders are drawn.
+so that a subject's missing values are drawn as `fit/missing_cells` says. Subjects' deviations are taken at their posterior means, as they are where
+orders are drawn.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from scipy.linalg import cho_solve, solve_triangular
 
 from retrace_sde.fit.euler import Euler
+from retrace_sde.fit.missing_cells import cells_drawn
 from retrace_sde.fit.start_law import start_law
 from retrace_sde.fit.subjects import SubjectFit
 from retrace_sde.io.arrays import Array, Indices, Mask
@@ -65,9 +65,10 @@ def with_missing_drawn(
         path = orders[j, : data.observed[j]]
         gone = missing[j, path]
         if gone.any():
-            x = np.where(gone, 0.0, values[j, path])
-            drawn = _drawn(x, gone, F[j, path[:-1]], c[j, path[:-1]], start.mean, precisions, rng)
-            values[j, path] = np.where(gone, drawn, x)
+            steps = F[j, path[:-1]], c[j, path[:-1]]
+            values[j, path] = cells_drawn(
+                values[j, path], gone, *steps, start.mean, precisions, rng
+            )
     return replace(problem, data=replace(data, values=values))
 
 
@@ -87,41 +88,3 @@ def _steps(data: Data, fit: SubjectFit, drift: Drift, dt: float) -> tuple[Array,
     c = moved(np.zeros(d))
     F = np.stack([e + moved(e) - c for e in np.eye(d)], axis=-1)
     return F, c
-
-
-def _drawn(
-    x: Array,
-    gone: Mask,
-    F: Array,
-    c: Array,
-    mean: Array,
-    precisions: tuple[Array, Array],
-    rng: np.random.Generator,
-) -> Array:
-    """One subject's states (L, d) with the missing ones drawn; `x` has zeros in their places."""
-    (first, P), d = precisions, x.shape[1]
-    back = F.transpose(0, 2, 1) @ P
-    residual = x[1:] - (F @ x[:-1, :, None])[:, :, 0] - c
-    slope = np.zeros_like(x)
-    slope[0] = first @ (mean - x[0])
-    slope[1:] -= residual @ P
-    slope[:-1] += (back @ residual[:, :, None])[:, :, 0]
-    blocks = np.zeros((len(x), d, d))
-    blocks[0] = first
-    blocks[1:] += P
-    blocks[:-1] += back @ F
-    # Only observations that miss something are laid out: the matrix is as large as what is missing.
-    at = np.flatnonzero(gone.any(axis=1))
-    precision = np.zeros((len(at), d, len(at), d))
-    precision[range(len(at)), :, range(len(at))] = blocks[at]
-    for i in np.flatnonzero(np.diff(at) == 1):
-        precision[i, :, i + 1] = -back[at[i]]
-        precision[i + 1, :, i] = -back[at[i]].T
-    chosen = gone[at].ravel()
-    factor = np.linalg.cholesky(precision.reshape(len(chosen), len(chosen))[np.ix_(chosen, chosen)])
-    centre = cho_solve((factor, True), slope[gone])
-    found = x.copy()
-    found[gone] = centre + solve_triangular(
-        factor, rng.standard_normal(len(centre)), lower=True, trans="T"
-    )
-    return found

@@ -143,7 +143,7 @@ def sample_noisy_block(
         metropolis.sample(judge, None, order, Windows(reach), state, schedule, records)
 
 
-ORDER_ROUNDS, ORDERS_PER_ROUND = 40, 2
+AVERAGING_ROUNDS, ORDERS_PER_ROUND = 40, 2
 """Rounds of Monte-Carlo EM, and the orders of each subject that each of them averages over."""
 
 OVERRELAXATION = 1.6
@@ -266,7 +266,7 @@ def average_orders(
     columns: Sequence[int] = (0,),
     treatments: Sequence[int] = (),
     fixed: bool = False,
-    rounds: int = ORDER_ROUNDS,
+    rounds: int = AVERAGING_ROUNDS,
     given: Indices | None = None,
     missing: Mask | None = None,
     report: Callable[[str], None] = lambda line: None,

@@ -134,14 +134,7 @@ def _twin_errors(outcome: Outcome, model: Model) -> StandardErrors:
     if alike and other.scheme == "euler" and np.isfinite(other.errors.drift).all():
         return errors_by_name(other.errors, model)
     scale = np.sqrt(np.diag(other.diffusion) / np.diag(own.diffusion))
-    errors, covariances = own.errors, own.errors.covariances
-    scaled = replace(
-        errors,
-        drift=errors.drift * scale[:, None],
-        diffusion=errors.diffusion * np.outer(scale, scale),
-        covariances=None if covariances is None else covariances * scale[:, None, None] ** 2,
-    )
-    return errors_by_name(scaled, model)
+    return errors_by_name(own.errors.scaled(scale[:, None], np.outer(scale, scale)), model)
 
 
 def errors_by_name(errors: StandardErrors, model: Model) -> StandardErrors:

@@ -15,7 +15,7 @@ from retrace_sde.panel.blocks import like, to_numpy
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
 
-MIN_SEEN = 2
+MIN_ROWS_LEFT = 2
 """Rows of a slice that are left at least where rows become missing; of a trajectory, one."""
 
 SUBJECTS_NAMED = 6
@@ -46,7 +46,7 @@ def with_cells_checked(panel: Panel, request: Request) -> tuple[Panel, tuple[str
         return panel, tuple(said)
     can = request.shared and request.by_likelihood and request.estimator in ("auto", "em")
     left: Mask = ~np.isnan(x).all(axis=2) & ~copies
-    can = can and bool(left.sum(axis=0).min() >= MIN_SEEN and left.sum(axis=1).min() >= 1)
+    can = can and bool(left.sum(axis=0).min() >= MIN_ROWS_LEFT and left.sum(axis=1).min() >= 1)
     said.append(_copied(panel, copies, missing=can))
     if can:
         hole = like(np.where(copies, np.nan, 0.0)[:, :, None], panel.values)

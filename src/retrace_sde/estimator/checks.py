@@ -81,7 +81,7 @@ def check_lazy(panel: Panel, given: Mapping[str, Any], knowledge: Knowledge | No
     if found is not None:
         raise ValueError(
             f"{found} needs the trajectories in memory, and X is stored outside it: pass a part of them, e.g. X[:5000] read "
-            "by numpy; a few thousand trajectories tell it as well."
+            "by numpy; a few thousand trajectories suffice."
         )
 
 

@@ -279,15 +279,8 @@ def _with_offset(estimate: Estimate, path: PathFit, model: Model, found: Fit) ->
 
 def _counted(errors: StandardErrors, n: int) -> StandardErrors:
     """Errors that counted n trajectories, for n − 1."""
-    wider = n / max(n - 1, 1)
-    covariances = None if errors.covariances is None else errors.covariances * wider
-    root = np.sqrt(wider)
-    return replace(
-        errors,
-        drift=errors.drift * root,
-        diffusion=errors.diffusion * root,
-        covariances=covariances,
-    )
+    root = np.full((1, 1), np.sqrt(n / max(n - 1, 1)))
+    return errors.scaled(root, root)
 
 
 def _subjects(found: SubjectEffects | None, shift: Array) -> SubjectEffects | None:

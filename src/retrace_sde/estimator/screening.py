@@ -26,14 +26,14 @@ from retrace_sde.panel.panel import Panel
 from retrace_sde.progress import report
 from retrace_sde.search.models.euler import SEARCH_ELEMENTS
 
-MIN_TRAJECTORIES, MIN_SLICES, MAX_SLICES = 4, 5, 500
+MIN_SCREENED_TRAJECTORIES, MIN_SCREENED_SLICES, MAX_SCREENED_SLICES = 4, 5, 500
 """Sizes of panels that are screened."""
 
 MAX_MISSING_SHARE = 0.15
 """Share of the values beyond which suspects are listed only: the model, not the data, is then in doubt. Up to it they are drawn given the rest in complete
 panels: standard errors are then too small by 8 % at most."""
 
-MIN_SEEN = 2
+MIN_VALUES_LEFT = 2
 """Values of each variable that every slice keeps where suspects become missing."""
 
 MAX_TIED_SHARE = 0.5
@@ -114,7 +114,7 @@ def _looked_at(entry: Entry) -> tuple[Array, Entry]:
     if isinstance(values, ArrayView):
         searched = evenly(n, -(-SEARCH_ELEMENTS // d))
         enough = max(SAMPLED_NUMBERS // d, 2 * ROWS_PER_VARIABLE * d) // T
-        rows = searched[evenly(len(searched), max(enough, MIN_TRAJECTORIES))]
+        rows = searched[evenly(len(searched), max(enough, MIN_SCREENED_TRAJECTORIES))]
         values, known = pick(values, rows, 0), known.take(rows)
         entry = replace(entry, places=entry.places.take(rows))
     return np.where(known.mask[:, :, None], to_numpy(values), np.nan), entry
@@ -126,7 +126,7 @@ def _without(x: Array, screen: Screen, entry: Entry, request: Request) -> Array 
     seen = ~np.isnan(x)
     share = (wrong & seen).sum() / max(seen.sum(), 1)
     left = seen & ~wrong
-    enough = not request.shared or left.any(axis=2).sum(axis=0).min() >= MIN_SEEN
+    enough = not request.shared or left.any(axis=2).sum(axis=0).min() >= MIN_VALUES_LEFT
     if share > MAX_MISSING_SHARE or not enough:
         return None
     slices = any(each.kind == "slice" for each in screen.suspects)
@@ -154,7 +154,7 @@ def _can_screen(entry: Entry, request: Request) -> bool:
     """The panel is large enough, and has an order that residuals can be taken along."""
     panel = entry.panel
     n, T, _ = panel.values.shape
-    sized = n >= MIN_TRAJECTORIES and MIN_SLICES <= T <= MAX_SLICES
+    sized = n >= MIN_SCREENED_TRAJECTORIES and MIN_SCREENED_SLICES <= T <= MAX_SCREENED_SLICES
     return sized and panel is entry.whole and request.by_likelihood and request.has_state_space
 
 

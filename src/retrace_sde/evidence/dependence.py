@@ -30,7 +30,7 @@ from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import evenly
 from retrace_sde.process.tails import f_sf
 
-MIN_TRAJECTORIES, MIN_SLICES = 4, 4
+MIN_TESTED_TRAJECTORIES, MIN_TESTED_SLICES = 4, 4
 """Fewer trajectories or slices have no test of independence."""
 
 MIN_SIGNED, MAX_SIGNED = 10, 100
@@ -46,7 +46,7 @@ ROWS_PER_REGRESSOR = 8
 """Steps for each regressor that residuals are cleared by. n = 8, T = 8, d = 3 has 4 for products and memory: shocks of .3
 are then found in .28 of 120 panels, by states alone in .88."""
 
-LEVEL = 0.01
+DEPENDENCE_LEVEL = 0.01
 """Level at which trajectories are taken for dependent. What dependence does to estimates grows with `1 + (n − 1) share`, which
 is what CD sees: a share that is missed at this level and found at .05 widens standard errors by less than 5 %."""
 
@@ -136,16 +136,16 @@ def dependence_of(found: Cleared, n: int, groups: Indices | None = None) -> Depe
     if groups is not None:
         e, scores = _group_means(e, groups), _group_scores(scores, groups)
     m, S, _ = e.shape
-    if m < MIN_TRAJECTORIES or S < MIN_SLICES - 1:
-        few = f"{m} trajectories" if m < MIN_TRAJECTORIES else f"{S + 1} slices"
+    if m < MIN_TESTED_TRAJECTORIES or S < MIN_TESTED_SLICES - 1:
+        few = f"{m} trajectories" if m < MIN_TESTED_TRAJECTORIES else f"{S + 1} slices"
         return not_tested(f"{few} are too few")
     share = common_share(e, power)
     p = cd_p_value(scores, shrunk)
     lm = lm_p_value(e)
-    kind = DependenceKind.COMMON if p <= LEVEL else DependenceKind.INDEPENDENT
+    kind = DependenceKind.COMMON if p <= DEPENDENCE_LEVEL else DependenceKind.INDEPENDENT
     if kind is DependenceKind.INDEPENDENT:
         share = 0.0
-        if lm <= LEVEL:
+        if lm <= DEPENDENCE_LEVEL:
             kind = DependenceKind.CORRELATED
     return Dependence(kind, p, lm, share, effective_number(n, share))
 

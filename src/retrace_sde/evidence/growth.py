@@ -22,7 +22,7 @@ from retrace_sde.panel.panel import Panel
 from retrace_sde.process.tails import t_sf
 from retrace_sde.search.protocols import Model
 
-MOST_TRAJECTORIES = 2000
+LOOKED_AT_TRAJECTORIES = 2000
 """Trajectories that are looked at, evenly spaced."""
 
 
@@ -102,24 +102,24 @@ class GrowthSeen:
 
     @property
     def note(self) -> str:
-        """That it settles the direction."""
-        return f"What was told settles the direction: in it {self.sentence}."
+        """That they determine the direction."""
+        return f"The variables that are known to grow or fall determine the direction: in it {self.sentence}."
 
     @property
     def caution(self) -> str:
-        """That it does not."""
-        told = f"at least {self.growth.share:.0%} in one direction were told"
+        """That they do not."""
+        wanted = f"at least {self.growth.share:.0%} in one direction are expected"
         return (
-            f"What was told of variables that grow or fall settles no direction: along the order found {self.sentence} ({told}), and in "
-            "the reverse in the rest. Check these variables, or leave them out."
+            f"The variables that are known to grow or fall do not determine the direction: along the order found {self.sentence} ({wanted}), and "
+            "along the reverse in the rest. Check these variables, or leave them out."
         )
 
 
 def look(model: Model, order: Indices, growth: Growth, *, alpha: float) -> GrowthSeen:
     """How the variables grow along an order."""
     n, T, _ = model.data.shape
-    few = model if n <= MOST_TRAJECTORIES else model.some(MOST_TRAJECTORIES)
-    along = order if few is model else Order.of(order).take(evenly(n, MOST_TRAJECTORIES)).index
+    few = model if n <= LOOKED_AT_TRAJECTORIES else model.some(LOOKED_AT_TRAJECTORIES)
+    along = order if few is model else Order.of(order).take(evenly(n, LOOKED_AT_TRAJECTORIES)).index
     x = to_numpy(few.data.block(slice(None), along)[0])[..., list(growth.columns)]
     path = getattr(model, "mean_path", None)
     if path is not None:

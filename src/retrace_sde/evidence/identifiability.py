@@ -155,7 +155,7 @@ def _stationarity(p_value: float, alpha: float, direction: DirectionTest) -> Ide
     else:
         sentence = f"No significant change of mean or spread between the first and the last third of the order ({_p(p_value)})"
         sentence += (
-            ": what tells the direction is finer, or knowledge."
+            ": the evidence of the direction is in smaller changes, or in knowledge of time."
             if direction.identified
             else ": the data look stationary, and a linear SDE then fits both directions equally well."
         )

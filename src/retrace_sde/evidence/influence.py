@@ -29,10 +29,10 @@ from retrace_sde.process.tails import t_sf
 HALF = 0.5
 """Share of the evidence that the others must hold."""
 
-MAX_SHARE = 0.1
+MAX_CHANGING_SHARE = 0.1
 """Share of the trajectories (one at least) beyond which an order that any of them would change is uncertain, and rests on none."""
 
-MAX_NUMBERS = 4_000_000
+MAX_PAIR_COSTS = 4_000_000
 """Costs of pairs of slices, of all trajectories, up to which the order is looked at."""
 
 
@@ -70,7 +70,7 @@ def direction_rests_on(test: DirectionTest, groups: Indices | None) -> list[tupl
     found = left < HALF * total
     if test.p_source is Source.VUONG:
         found |= _vuong_without(sums, test.dimension) > test.alpha
-    if found.sum() > max(1, MAX_SHARE * len(left)):
+    if found.sum() > max(1, MAX_CHANGING_SHARE * len(left)):
         return []
     return [(int(g), float(left[g])) for g in np.argsort(left) if found[g]]
 
@@ -91,7 +91,7 @@ def order_rests_on(
     """Groups, by number, without which the shared order would be another, and the first and last position that would change."""
     n, T, _ = data.shape
     numbers = _numbers(n, groups)
-    if n * T * T > MAX_NUMBERS or numbers.max() < 2 or T < 4:
+    if n * T * T > MAX_PAIR_COSTS or numbers.max() < 2 or T < 4:
         return []
     costs = _costs(data, step, order)
     best: dict[int, tuple[float, tuple[int, int]]] = {}
@@ -103,7 +103,7 @@ def order_rests_on(
             m = int(left[g].argmin())
             if g not in best or left[g, m] < best[g][0]:
                 best[g] = float(left[g, m]), spans[m]
-    if len(best) > max(1, MAX_SHARE * (numbers.max() + 1)):
+    if len(best) > max(1, MAX_CHANGING_SHARE * (numbers.max() + 1)):
         return []
     return [(g, best[g][1]) for g in sorted(best, key=lambda g: best[g][0])]
 

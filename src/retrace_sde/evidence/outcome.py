@@ -17,9 +17,9 @@ from retrace_sde.evidence.direction.reversal_search import search_reversals
 from retrace_sde.evidence.direction.verdict import (
     CONTRADICTION_LEVEL,
     DirectionTest,
+    Reason,
     direction_test,
     known_direction,
-    stopped_direction,
 )
 from retrace_sde.evidence.growth import Growth, GrowthSeen, look
 from retrace_sde.evidence.guards import GuardFinding, cut, from_knowledge, guarded, loops
@@ -43,7 +43,7 @@ from retrace_sde.panel.lengths import Lengths
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.progress import cut_short
 from retrace_sde.search.alternate import Found, recover, rivals
-from retrace_sde.search.collapsed import order_draws, over_orders, posterior_of
+from retrace_sde.search.collapsed import OrderDraws, order_draws, over_orders, posterior_of
 from retrace_sde.search.enumerated import (
     OthersPosterior,
     best_orders,
@@ -335,13 +335,7 @@ def _over_orders(model: Model, outcome: Outcome, rng: np.random.Generator) -> Ou
     back = over_orders(
         model, outcome.reverse, outcome.reverse_estimate, name, drawn.orders[:, ::-1]
     )
-    posterior = posterior_of(
-        model,
-        drawn,
-        identified=test.identified,
-        level=0.0 if test.known else test.alpha,
-        draws=FITTED_DRAWS,
-    )
+    posterior = _over_parameters(model, drawn, test, draws=FITTED_DRAWS)
     cautions = () if posterior.mixed else (slow_chains(posterior),)
     return replace(
         outcome,
@@ -351,6 +345,14 @@ def _over_orders(model: Model, outcome: Outcome, rng: np.random.Generator) -> Ou
         notes=(*outcome.notes, ORDER_UNCERTAIN),
         cautions=(*outcome.cautions, *cautions),
     )
+
+
+def _over_parameters(
+    model: Model, drawn: OrderDraws, test: DirectionTest, *, draws: int
+) -> OrderPosterior:
+    """The posterior over orders drawn with their parameters, read in a direction as surely as it is identified."""
+    level = 0.0 if test.known else test.alpha
+    return posterior_of(model, drawn, identified=test.identified, level=level, draws=draws)
 
 
 def slow_chains(posterior: OrderPosterior) -> str:
@@ -458,7 +460,7 @@ def _directed(
 def _believed(outcome: Outcome, seen: GuardFinding) -> Outcome:
     direction = seen.direction
     if cut_short() is not None and not direction.known:
-        direction = stopped_direction(direction)
+        direction = direction.left_open(Reason.STOPPED)
     return replace(
         outcome,
         direction=direction,
@@ -545,17 +547,9 @@ def _over_twins(model: Model, outcome: Outcome, twin: Run, rng: np.random.Genera
     `E (θ − θ̂)² = ½ s² + ½ (s² + (θ̂ − θ̂_twin)²)`. Either direction alone would be sure of positions, and of signs, that hold
     only if it is the right one.
     """
-    own, other, errors = outcome.estimate, outcome.reverse_estimate, outcome.estimate.errors
+    own, other = outcome.estimate, outcome.reverse_estimate
     gap, spread = own.coefficients - other.coefficients, own.diffusion - other.diffusion
-    covariances = errors.covariances
-    if covariances is not None:
-        covariances = covariances + 0.5 * gap[:, :, None] * gap[:, None, :]
-    wider = replace(
-        errors,
-        drift=np.sqrt(errors.drift**2 + 0.5 * gap**2),
-        diffusion=np.sqrt(errors.diffusion**2 + 0.5 * spread**2),
-        covariances=covariances,
-    )
+    wider = own.errors.plus(0.5 * gap[:, :, None] * gap[:, None, :], 0.5 * spread**2)
     posterior = outcome.posterior
     if posterior is not None:
         chains = twin.chains.some(model.data.shape[0])
@@ -640,14 +634,7 @@ def _shared_posterior(
         drawn = order_draws(model, best, rng, draws=samples)
         drawn = drawn or shared_draws(model, best, rng, draws=samples)
     if drawn is not None:
-        test = outcome.direction
-        return posterior_of(
-            model,
-            drawn,
-            identified=test.identified,
-            level=0.0 if test.known else test.alpha,
-            draws=samples,
-        )
+        return _over_parameters(model, drawn, outcome.direction, draws=samples)
     found = of_mode(best)
     others = [] if outcome.cycle or model.timing.gaps_known else _rivals(model, best, found, rng)
     if others:

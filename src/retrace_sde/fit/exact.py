@@ -59,7 +59,7 @@ NODES = 64
 MOVED_ELEMENTS = 1 << 20
 """Elements (d² for each row) of the influences that are moved at a time."""
 
-MOVED_VARIABLES = 250
+EXACTLY_MOVED_VARIABLES = 250
 """Variables up to which changes are moved exactly: it takes arrays of d³ complex numbers, and as many products for each trajectory as half a dozen
 products of d × d. Beyond, to first order in A Δt: standard errors (d = 200) then differ by .01 % where ‖A Δt‖ is .03, by 1 % at .3 and by 8 % at .9."""
 
@@ -128,7 +128,7 @@ class Embedding:
     def moved(self, of_theta: Array, of_H: Array) -> tuple[Array, Array]:
         """What changes of Euler's parameters of the step, Θ (m, d, p) and H (m, d, d), change of the SDE's, to first order."""
         d, dt = of_H.shape[1], self.dt
-        if d > MOVED_VARIABLES:
+        if d > EXACTLY_MOVED_VARIABLES:
             return self._moved_nearly(of_theta, of_H)
         to, back = self._turns
         found, spread = np.empty_like(of_theta), np.empty_like(of_H)

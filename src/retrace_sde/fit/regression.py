@@ -7,7 +7,7 @@ chunks on a cluster) estimates with these functions. The exact discretisation is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
@@ -78,6 +78,19 @@ class StandardErrors:
         """From the covariances (d, p, p) of each equation's coefficients, and the errors of H."""
         drift = np.sqrt(np.diagonal(covariances, axis1=1, axis2=2))
         return cls(drift, diffusion, covariances=covariances, kind=kind)
+
+    def scaled(self, by: Array, of_H: Array) -> StandardErrors:
+        """Those of coefficients (d, p) and of H times these factors; `by` (d or 1, p or 1)."""
+        C = self.covariances
+        C = None if C is None else C * by[:, :, None] * by[:, None, :]
+        return replace(self, drift=self.drift * by, diffusion=self.diffusion * of_H, covariances=C)
+
+    def plus(self, of_theta: Array, of_H: Array) -> StandardErrors:
+        """With further covariances (d, p, p) of each equation's coefficients and variances (d, d) of H."""
+        C = None if self.covariances is None else self.covariances + of_theta
+        drift = np.sqrt(self.drift**2 + np.diagonal(of_theta, axis1=1, axis2=2))
+        diffusion = np.sqrt(self.diffusion**2 + of_H)
+        return replace(self, drift=drift, diffusion=diffusion, covariances=C)
 
     @classmethod
     def of_rows(cls, rows: Iterator[tuple[Array, Array]]) -> StandardErrors:

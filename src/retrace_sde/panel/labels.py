@@ -185,7 +185,7 @@ def _with_blocks(knowledge: Knowledge | None, ranks: Any, column: str) -> Knowle
         np.nanmax(ranks, axis=1, initial=-np.inf) > np.nanmin(ranks, axis=1, initial=np.inf)
     ).any():
         raise ValueError(
-            f"column {column!r} tells the order of no subject's rows: write 1 in all rows of subjects that stand in order, or "
+            f"column {column!r} gives the order of no subject's rows: write 1 in all rows of subjects that stand in order, or "
             "ranks of their rows."
         )
     return replace(knowledge or Knowledge(), blocks=ranks)

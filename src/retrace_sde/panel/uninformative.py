@@ -25,7 +25,7 @@ CLOCK_SAMPLE, FIRST_CLOCK_SAMPLE = 200, 24
 ROUNDING_SAMPLE = 50
 """Values that mostly suffice to see that a variable is not rounded."""
 
-MIN_SUBJECTS, MIN_DEGREES, FEW_DEGREES = 3, 10, 100
+MIN_CLOCK_SUBJECTS, MIN_DEGREES, FEW_DEGREES = 3, 10, 100
 """Subjects, and residual degrees of freedom (n − 1)(T − 1), below which nothing is called; with few degrees a rounded clock
 must tick (nearly) at every step, and reading errors are not looked for."""
 
@@ -140,7 +140,7 @@ def without_dynamics(
     `by` (n,): the trajectories sorted by content; the sample is taken along it, whatever order they are stored in.
     """
     n, T, d = data.shape
-    if n < MIN_SUBJECTS or (n - 1) * (T - 1) < MIN_DEGREES:
+    if n < MIN_CLOCK_SUBJECTS or (n - 1) * (T - 1) < MIN_DEGREES:
         return ()
     first = _sampled(data, FIRST_CLOCK_SAMPLE, by)
     possible = np.flatnonzero(_similar(first) & ~_diffuse(first)).tolist() if shared else list(range(d))  # fmt: skip
@@ -329,7 +329,7 @@ def _is_counter(column: Array, unit: float) -> bool:
 def _is_total(column: Array, unit: float, *, shared: bool) -> bool:
     """`x_jt = α_j + β_j τ_t` to rounding, going one way in all subjects, and far enough in a quarter of them."""
     whole = column[~np.isnan(column).any(axis=1)]
-    if len(whole) < MIN_SUBJECTS:
+    if len(whole) < MIN_CLOCK_SUBJECTS:
         return False
     centred = whole - whole.mean(axis=1, keepdims=True)
     left, size, right = np.linalg.svd(centred, full_matrices=False)
@@ -343,7 +343,7 @@ def _is_total(column: Array, unit: float, *, shared: bool) -> bool:
     near = np.abs(rest).max() <= max(
         MAX_ROUNDING_ERROR * unit, MAX_RELATIVE_ERROR * np.median(steps) if equal else 0.0
     )
-    return bool(near and one_way and far.sum() >= max(MIN_SUBJECTS, len(whole) / 4))
+    return bool(near and one_way and far.sum() >= max(MIN_CLOCK_SUBJECTS, len(whole) / 4))
 
 
 def _repeated(x: Array, without: list[int]) -> dict[int, list[int]]:

@@ -26,7 +26,7 @@ exceptions = deferred("sklearn.exceptions")
 
 SliceGradient = Callable[[Array], Array]
 
-WIDTHS = np.array([0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.99])
+KERNEL_WIDTHS = np.array([0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.99])
 """Widths of kernels to choose from, in standard deviations of a slice."""
 
 BLOCK_PAIRS = 1 << 21
@@ -104,8 +104,8 @@ def _bandwidth(z: Array) -> float:
     T, n, _ = z.shape
     some = z[evenly(T, 10)]
     at = evenly(n, 2000)
-    losses = [sum(_loss(each, h, each[at]) for each in some) for h in WIDTHS]
-    return float(WIDTHS[int(np.argmin(losses))])
+    losses = [sum(_loss(each, h, each[at]) for each in some) for h in KERNEL_WIDTHS]
+    return float(KERNEL_WIDTHS[int(np.argmin(losses))])
 
 
 def _loss(z: Array, h: float, at: Array) -> float:

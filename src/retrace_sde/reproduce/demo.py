@@ -118,13 +118,13 @@ def run(
     def score(method: str, order: Indices, seconds: float, direction: str = "arbitrary") -> Record:
         return _row(method, case, at(order, case), seconds, direction)
 
-    linear = partial(ReTrace, dt=settings.dt, drift="linear")
+    linear = partial(ReTrace, dt=settings.dt, drift="linear", random_state=settings.seed)
     progress("compiling, once per installation")
     for how in ("likelihood", "score"):
         linear(order=how, max_iter=1).fit(shuffled[:20])
     # So few short trajectories say nothing, which is not the point.
     with warnings.catch_warnings(action="ignore", category=ReTraceWarning):
-        own = linear(permutation="independent", estimator="mcem", random_state=0)
+        own = linear(permutation="independent", estimator="mcem")
         own.fit(shuffled[:20, :10])
     rows = []
     progress("ReTrace, likelihood")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrace_sde.reproduce.cases import Regime, Size
 from retrace_sde.reproduce.experiment import Experiment, Record, Task, every
-from retrace_sde.reproduce.methods import SCORES, available, records_of
+from retrace_sde.reproduce.methods import SCORE_COLUMNS, available, records_of
 from retrace_sde.reproduce.summary import (
     METRICS,
     by_method,
@@ -131,7 +131,7 @@ DASHED: dict[str, dict[str, Any]] = {
 EXPERIMENT = Experiment(
     name="figure2",
     title="Figure 2: observation noise",
-    columns=("n", "sigma", "method", "seed", *SCORES),
+    columns=("n", "sigma", "method", "seed", *SCORE_COLUMNS),
     full=Settings((2000, 200, 50), (0.1, 0.2, 0.3, 0.4, 0.5), seeds=10),
     quick=Settings((500, 50), (0.1, 0.3, 0.5), seeds=2),
     tiny=Settings((20,), (0.1,), seeds=1, d=2, T=10),

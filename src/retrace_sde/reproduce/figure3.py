@@ -55,7 +55,7 @@ def records_of(settings: Settings, arm: Arm, sigma_tumour: float, seed: int) -> 
         n_jobs=1,
     ).fit(panel)
     steps = model.order_law_.costs(Data(panel.values, panel.covariates), slice(None))
-    exact = enumerate_orders(steps.target, steps.source, steps.start)
+    exact = enumerate_orders(steps)
     reverse = truth[:, ::-1]
     last = cohort.states[:, -1, 0]
     every = max(1, settings.n // settings.drawn)

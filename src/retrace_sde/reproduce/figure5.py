@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrace_sde.reproduce.cases import Regime, Size
 from retrace_sde.reproduce.experiment import Experiment, Record, Task, every
-from retrace_sde.reproduce.methods import SCORES, available, records_of
+from retrace_sde.reproduce.methods import SCORE_COLUMNS, available, records_of
 from retrace_sde.reproduce.summary import METRICS, by_method, curve_grid, percent, where
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ KNOBS = (
 EXPERIMENT = Experiment(
     name="figure5",
     title="Figure 5: beyond the paper",
-    columns=("knob", "value", "method", "seed", *SCORES),
+    columns=("knob", "value", "method", "seed", *SCORE_COLUMNS),
     full=Settings(Size(d=5, n=10, T=50), KNOBS, seeds=20),
     quick=Settings(
         Size(d=5, n=10, T=50),

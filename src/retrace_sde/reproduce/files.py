@@ -32,7 +32,7 @@ class Finished:
     records: Sequence[Record]
 
 
-KINDS = ("json", "csv", "md", "png", "svg")
+FILE_KINDS = ("json", "csv", "md", "png", "svg")
 """What is written of every experiment."""
 
 

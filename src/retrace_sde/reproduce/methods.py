@@ -251,7 +251,7 @@ def _compile(method: str) -> None:
     METHOD_BY_NAME[method](simulate_case(Regime("small", "stable", 1.0), Size(d=2, n=30, T=20), 0))
 
 
-SCORES = (
+SCORE_COLUMNS = (
     "accuracy", "accuracy_up_to_reversal", "kendall_tau", "neighbour_share",
     "mae_drift", "mae_diffusion", "seconds", "direction_identified",
 )  # fmt: skip

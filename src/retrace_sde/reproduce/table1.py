@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 from retrace_sde.reproduce.cases import Regime, Size
 from retrace_sde.reproduce.experiment import Experiment, Record, Task, every
 from retrace_sde.reproduce.files import markdown_table
-from retrace_sde.reproduce.methods import EM_STEPS, EM_TRAJECTORIES, SCORES, available, records_of
+from retrace_sde.reproduce.methods import (
+    EM_STEPS,
+    EM_TRAJECTORIES,
+    SCORE_COLUMNS,
+    available,
+    records_of,
+)
 from retrace_sde.reproduce.summary import (
     colour,
     column,
@@ -324,7 +330,7 @@ def _by_round(ax: Axes, records: Sequence[Record]) -> None:
 EXPERIMENT = Experiment(
     name="table1",
     title="Table 1: irreversible SDEs",
-    columns=("setting", "method", "seed", *SCORES),
+    columns=("setting", "method", "seed", *SCORE_COLUMNS),
     full=Settings(Size(d=50, n=2000, T=250), seeds=10),
     quick=Settings(Size(d=20, n=300, T=100), seeds=2),
     tiny=Settings(Size(d=2, n=20, T=10), seeds=1),

@@ -191,7 +191,7 @@ def over_orders(
     every = drawn[evenly(len(drawn), FITTED_ORDERS)]
     orders, counts = np.unique(every, axis=0, return_counts=True)
     weights = counts / counts.sum()
-    errors, along = estimate.errors, [model.fit(each) for each in orders]
+    along = [model.fit(each) for each in orders]
     fits = [model.estimate(each, name) for each in along]
     # Euler's values, which stand in where a step belongs to no SDE, are other parameters.
     alike = np.array([each.scheme == estimate.scheme for each in fits])
@@ -211,16 +211,8 @@ def over_orders(
     away = np.array([each.coefficients for each in fits]) - estimate.coefficients
     apart = np.array([each.diffusion for each in fits]) - estimate.diffusion
     between = np.einsum("k,kij,kil->ijl", weights, away, away)
-    covariances = errors.covariances
-    if covariances is not None:
-        covariances = covariances * ratio[:, :, None] * ratio[:, None, :] + between
-    wider = replace(
-        errors,
-        drift=np.sqrt((errors.drift * ratio) ** 2 + np.diagonal(between, axis1=1, axis2=2)),
-        diffusion=np.sqrt((errors.diffusion * of_H) ** 2 + np.tensordot(weights, apart**2, 1)),
-        covariances=covariances,
-    )
-    return replace(estimate, errors=wider)
+    spread = np.tensordot(weights, apart**2, 1)
+    return replace(estimate, errors=estimate.errors.scaled(ratio, of_H).plus(between, spread))
 
 
 def _model_errors(model: Model, found: Fit, estimate: Estimate) -> StandardErrors:

@@ -22,6 +22,7 @@ from scipy.special import logsumexp
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.deferred import optimize
 from retrace_sde.orders.draws import Chains
+from retrace_sde.orders.search import BlockCosts
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.search.posterior import order_posterior, turned_about
 from retrace_sde.search.protocols import Model
@@ -37,13 +38,32 @@ BLOCK_NUMBERS = 1 << 23
 
 
 @dataclass(frozen=True, eq=False)
-class OrdersOfLength:
-    """All `orders` (m, T) of the trajectories `rows`, padding in its place, and their log-probabilities (rows, m)."""
+class ExactOrders:
+    """All `orders` (m, T) of the trajectories `rows`, which have `length` observations, padding in its place, and their log-probabilities (rows, m)."""
 
     rows: Indices
     length: int
     orders: Indices
     log_probabilities: Array
+
+    @classmethod
+    def of(cls, rows: Indices, length: int, orders: Indices, values: Array) -> ExactOrders:
+        """From log-likelihoods (rows, m), up to a constant for each trajectory."""
+        return cls(rows, length, orders, values - logsumexp(values, axis=1, keepdims=True))
+
+    @property
+    def best(self) -> Indices:
+        """The most likely order of each trajectory, (n, T)."""
+        return self.orders[self.log_probabilities.argmax(axis=1)]
+
+    def probability(self, order: Any) -> Array:
+        """The probability of a given order of each trajectory, (n, T) or one (T,) for all."""
+        wanted = np.broadcast_to(np.asarray(order), self.best.shape)
+        T = wanted.shape[1]
+        code = T ** np.arange(T)
+        at = np.argsort(self.orders @ code)
+        place = np.searchsorted((self.orders @ code)[at], wanted @ code)
+        return np.exp(self.log_probabilities[np.arange(len(wanted)), at[place]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +98,7 @@ def enumerable(model: Model, law: Any) -> bool:
     return _by_pairs(model, law) or factorial(longest) * model.data.lengths.total <= MAX_LIKELIHOODS
 
 
-def every_order(model: Model, law: Any) -> Iterator[OrdersOfLength]:
+def every_order(model: Model, law: Any) -> Iterator[ExactOrders]:
     """The exact posterior over orders, trajectories of one length at a time, in blocks."""
     lengths, T = model.data.lengths, model.data.shape[1]
     for length in np.unique(lengths.each).tolist():
@@ -93,15 +113,14 @@ def every_order(model: Model, law: Any) -> Iterator[OrdersOfLength]:
                 if _by_pairs(model, law)
                 else _of_states(model, law, some, orders)
             )
-            chances = values - logsumexp(values, axis=1, keepdims=True)
-            yield OrdersOfLength(some, length, orders, chances)
+            yield ExactOrders.of(some, length, orders, values)
 
 
 def best_orders(model: Model, law: Any) -> Indices:
     """The most likely order of each trajectory, (n, T)."""
     found = np.empty(model.data.shape[:2], dtype=np.intp)
     for each in every_order(model, law):
-        found[each.rows] = each.orders[each.log_probabilities.argmax(axis=1)]
+        found[each.rows] = each.best
     return found
 
 
@@ -156,11 +175,7 @@ def _by_pairs(model: Model, law: Any) -> bool:
 def _of_pairs(model: Model, law: Any, rows: Indices, orders: Indices) -> Array:
     """Log-likelihoods (rows, m), up to a constant, from the costs of pairs and of first observations."""
     costs = law.costs(model.data.take(rows), slice(None))
-    pairs, length = costs.pairs, orders.shape[1]
-    if not pairs.size:
-        gaps = costs.target[:, None, :length] - costs.source[:, :length, None]
-        pairs = 0.5 * np.einsum("nabk,nabk->nab", gaps, gaps)
-    return order_log_likelihoods(pairs, costs.start, orders)
+    return order_log_likelihoods(costs, orders)
 
 
 def _of_states(model: Model, law: Any, rows: Indices, orders: Indices) -> Array:
@@ -196,57 +211,37 @@ def exponent_of(right: Array) -> float:
     return float(optimize.minimize_scalar(loss, bounds=EXPONENT_RANGE, method="bounded").x)
 
 
-LONGEST = 8
-"""40 320 orders each; nine visits would have 362 880."""
-
-
-@dataclass(frozen=True, eq=False)
-class ExactOrders:
-    """All `orders` (T!, T), and the log-probability of each for each trajectory, (n, T!)."""
-
-    orders: Indices
-    log_probabilities: Array
-
-    @property
-    def best(self) -> Indices:
-        """The most likely order of each trajectory, (n, T)."""
-        return self.orders[self.log_probabilities.argmax(axis=1)]
-
-    def probability(self, order: Any) -> Array:
-        """The probability of a given order of each trajectory, (n, T) or one (T,) for all."""
-        wanted = np.broadcast_to(np.asarray(order), self.best.shape)
-        T = wanted.shape[1]
-        code = T ** np.arange(T)
-        at = np.argsort(self.orders @ code)
-        place = np.searchsorted((self.orders @ code)[at], wanted @ code)
-        return np.exp(self.log_probabilities[np.arange(len(wanted)), at[place]])
-
-
 def all_orders(T: int) -> Indices:
     """Every order of T observations, (T!, T)."""
     return np.array(list(permutations(range(T))), dtype=np.intp)
 
 
-def order_log_likelihoods(pairs: Array, start: Array, orders: Indices) -> Array:
-    """Log-likelihoods (n, m) of orders (m, T), up to a constant, from the costs of pairs (n, T, T) and of first observations (n, T)."""
-    found = -start[:, orders[:, 0]]
+def order_log_likelihoods(costs: BlockCosts, orders: Indices) -> Array:
+    """Log-likelihoods (n, m) of orders (m, T), up to a constant, from the costs of pairs and of first observations."""
+    pairs, T = costs.pairs, orders.shape[1]
+    if not pairs.size:
+        gaps = costs.target[:, None, :T] - costs.source[:, :T, None]
+        pairs = 0.5 * np.einsum("nabk,nabk->nab", gaps, gaps)
+    found = -costs.start[:, orders[:, 0]]
     for a, b in pairwise(orders.T):
         found -= pairs[:, a, b]
     return np.asarray(found)
 
 
-def enumerate_orders(target: Array, source: Array, start: Array) -> ExactOrders:
-    """The exact posterior over orders (T ≤ 8) from whitened states and predictions (n, T, d) and start costs (n, T).
+LONGEST = 8
+"""40 320 orders each; nine visits would have 362 880."""
+
+
+def enumerate_orders(costs: BlockCosts) -> ExactOrders:
+    """The exact posterior over orders (T ≤ 8) from the costs of steps and of first observations.
 
     The prior is uniform over the T! orders, and the parameters are taken as known.
     """
-    T = start.shape[1]
+    n, T = costs.start.shape
     if T > LONGEST:
         raise ValueError(
             f"all permutations are enumerated for trajectories of up to {LONGEST} observations; these have {T}. "
             "Use sample_orders()."
         )
     orders = all_orders(T)
-    costs = 0.5 * ((target[:, None] - source[:, :, None]) ** 2).sum(axis=3)
-    values = order_log_likelihoods(costs, start, orders)
-    return ExactOrders(orders, values - logsumexp(values, axis=1, keepdims=True))
+    return ExactOrders.of(np.arange(n), T, orders, order_log_likelihoods(costs, orders))

@@ -27,10 +27,10 @@ PRIOR_WEIGHTS = (1.0, 3.0, 10.0, 30.0, 100.0)
 MAX_PAIR_ELEMENTS = 3_000_000
 """Elements of the moments of all pairs of slices, at most: 24 MB for each weight."""
 
-MOVED_ELEMENTS = 2_000_000
+JUDGED_ELEMENTS = 2_000_000
 """Elements of the moments of orders that are judged at once."""
 
-MIN_GAIN_NATS = 1e-6
+MIN_MOVE_NATS = 1e-6
 """Nats that a move must gain: less is rounding."""
 
 
@@ -81,10 +81,10 @@ def climbed(judge: OrderEvidence, order: Indices) -> Indices:
     value = float(judge(order))
     while True:
         near = moved(order)
-        parts = -(-len(near) * len(order) * judge.pairs.shape[2] // MOVED_ELEMENTS)
+        parts = -(-len(near) * len(order) * judge.pairs.shape[2] // JUDGED_ELEMENTS)
         values = np.concatenate([judge(each) for each in np.array_split(near, parts)])
         best = int(values.argmax())
-        if values[best] <= value + MIN_GAIN_NATS:
+        if values[best] <= value + MIN_MOVE_NATS:
             return order
         order, value = near[best], float(values[best])
 

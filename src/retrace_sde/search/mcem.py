@@ -276,7 +276,7 @@ def louis_errors(
     covariance, meat, floored = louis_covariance(model, few, law, sums, draws, rng)
     if floored:
         note = (
-            "Some combination of parameters is hardly identified when orders are unknown (its information is not "
+            "Some combination of parameters is weakly identified when orders are unknown (its information is not "
             "significantly above zero): standard errors there are lower bounds."
         )
         return scoring.errors(covariance), note

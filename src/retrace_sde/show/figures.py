@@ -27,6 +27,7 @@ from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.lazy.array import as_lazy
 from retrace_sde.metrics import neighbour_share, order_accuracy
 from retrace_sde.orders.costs import transition_costs
+from retrace_sde.orders.hidden.pair_moments import mean_distances
 from retrace_sde.panel.blocks import Data, evenly, to_numpy
 from retrace_sde.panel.clock import same_for_all, times_of
 from retrace_sde.panel.panel import Panel
@@ -200,7 +201,7 @@ def _costs(model: ReTrace, panel: Panel, j: int | None, kept: Indices) -> tuple[
     R = model.result_.observation_noise
     noisy = R is not None and R.any()
     if noisy or not np.isfinite(x).all() or (u is None and panel.covariate_names):
-        return _partial_distances(x), "distance"
+        return mean_distances(x, np.maximum(np.nanstd(x, axis=(0, 1)), 1e-300)), "distance"
     if isinstance(drift, Affine):
         theta = np.column_stack([theta, model.offset_])
     data = Data(x, None if u is None else _some(u, j, kept), model.n_jobs)
@@ -212,20 +213,6 @@ def _some(values: Any, j: int | None, kept: Indices) -> Array:
     if j is None:
         return Data(values).slices(kept).transpose(1, 0, 2)
     return to_numpy(values[j : j + 1, ...])[:, kept]
-
-
-def _partial_distances(values: Array) -> Array:
-    """Mean squared distance between slices over the entries observed at both, each variable scaled."""
-    T = values.shape[1]
-    z = (values - np.nanmean(values, axis=(0, 1))) / np.maximum(
-        np.nanstd(values, axis=(0, 1)), 1e-300
-    )
-    flat = z.transpose(1, 0, 2).reshape(T, -1)
-    seen = np.isfinite(flat).astype(float)
-    flat = np.where(seen > 0, flat, 0.0)
-    sums = flat**2 @ seen.T + seen @ (flat**2).T - 2 * flat @ flat.T
-    pairs = seen @ seen.T
-    return np.divide(sums, pairs, out=np.full((T, T), np.nan), where=pairs > 0)
 
 
 def _probabilities(

@@ -336,6 +336,10 @@ class DirectionTest:
             both = " Both are returned." if self.reason is Reason.TESTED else BOTH_DIRECTIONS
         return self.sentence + both + (CLOSE if self.close else "")
 
+    def left_open(self, reason: Reason) -> DirectionTest:
+        """The same without a direction, for a reason whose sentence is in `_SENTENCES`."""
+        return replace(self, identified=False, p_value=None, p_error=None, reason=reason)
+
     @property
     def sentence(self) -> str:
         """The verdict without what is done about it."""
@@ -406,34 +410,9 @@ def known_direction(test: DirectionTest, nats: float = float("inf")) -> Directio
     )
 
 
-def cyclic_direction(test: DirectionTest) -> DirectionTest:
-    """Of a closed loop: without a first slice there is no evidence of a direction."""
-    return _open(test, Reason.CYCLE)
-
-
-def folded_direction(test: DirectionTest) -> DirectionTest:
-    """Of an order that may lie folded onto itself, or turns: its ends need not be the ends of time."""
-    return _open(test, Reason.FOLD)
-
-
-def equal_cells_direction(test: DirectionTest) -> DirectionTest:
-    """Of values carried forward, or cut off at a limit that more or fewer of them reach in time."""
-    return _open(test, Reason.EQUAL_CELLS)
-
-
 def doubtful_direction(test: DirectionTest, other: DirectionTest, *, shared: bool) -> DirectionTest:
     """Of steps too unequal for equal gaps, where gaps estimated from the data say the opposite."""
-    doubt = _open(test, Reason.UNEQUAL_STEPS)
-    return replace(doubt, opposed=other.evidence, shared=shared)
-
-
-def stopped_direction(test: DirectionTest) -> DirectionTest:
-    """Of a fit that was stopped: the search or the test was cut short."""
-    return _open(test, Reason.STOPPED)
-
-
-def _open(test: DirectionTest, reason: Reason) -> DirectionTest:
-    return replace(test, identified=False, p_value=None, p_error=None, reason=reason)
+    return replace(test.left_open(Reason.UNEQUAL_STEPS), opposed=other.evidence, shared=shared)
 
 
 BOTH_DIRECTIONS = " Both directions are returned."
@@ -530,7 +509,7 @@ def assumptions_of(test: DirectionTest) -> Iterator[str]:
             "reverse."
         )
     elif test.aligned != "end":
-        yield f"As told, subjects are not aligned or selected by what comes last (aligned: {test.aligned})."
+        yield f"Subjects are not aligned or selected by what comes last, as was stated (aligned: {test.aligned})."
     who = "Groups of trajectories are" if test.n_groups is not None else "Trajectories are"
     best = test.preferred
     free = () if best is None else best.free
@@ -594,7 +573,7 @@ def _equal_cells(test: DirectionTest) -> str:
 def _alignment(test: DirectionTest) -> str:
     return (
         f"The direction of time is not determined: these orders fit better than their reverses ({test.log_likelihood_ratio:+.1f} nats), but other "
-        "orders, in which trajectories run otherwise with respect to one another, fit as well. More variables, more observations of "
+        "orders, in which some trajectories are reversed relative to others, fit as well. More variables, more observations of "
         "each trajectory, or the first observation of some of them would tell."
     )
 

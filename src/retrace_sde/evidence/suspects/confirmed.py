@@ -7,7 +7,7 @@ A row is predicted from up to two neighbours on either side (its own and other s
 * linear in the nearest two, at its own position alone: a law that changes along the course, where there are enough trajectories.
 
 The length of what is left, over that of a prediction at such neighbours (leverage) and over the usual one of the trajectory and of the position
-where those are larger, is compared with a t tail fitted to all other rows. A suspect is confirmed where it is beyond `LEVEL` in all of them.
+where those are larger, is compared with a t tail fitted to all other rows. A suspect is confirmed where it is beyond `CONFIRMED_LEVEL` in all of them.
 
 Limits: a course that none of the regressions follows (a spike of the process itself, shorter than a step) is still taken for an error.
 """
@@ -27,7 +27,7 @@ from retrace_sde.process.tails import t_sf
 
 Place = tuple[int, int]
 
-LEVEL = 0.003
+CONFIRMED_LEVEL = 0.003
 """Probability by chance, under each model, up to which a suspect is confirmed."""
 
 ROWS_PER_FEATURE, MIN_ROWS = 4, 12
@@ -68,7 +68,7 @@ def _asked_of(
         known = every if seen[j, k].all() else (*np.flatnonzero(seen[j, k]).tolist(),)
         suspects.append(_Suspect(x[j, k], j, k, known, v))
         # the cell was chosen among those of its row
-        levels.append(LEVEL if v is None else LEVEL / len(known))
+        levels.append(CONFIRMED_LEVEL if v is None else CONFIRMED_LEVEL / len(known))
     return suspects, levels
 
 

@@ -41,7 +41,7 @@ SPIKES = 0.005
 CLEAREST = 0.5
 """Pairs are exchanged back in one round where they gain at least this share of what the best one does: a wrong neighbour hides where a row belongs."""
 
-MIN_GAIN, ROUNDS, SAMPLED_PAIRS, MIN_SAMPLED_ROWS = 3.0, 30, 200_000, 50
+MIN_GAIN, EXCHANGE_ROUNDS, SAMPLED_PAIRS, MIN_SAMPLED_ROWS = 3.0, 30, 200_000, 50
 """Least gain that is ever looked at, in nats; rounds; pairs that tell gains by chance, and rows of them at least."""
 
 DOUBTFUL_RATE = 0.5
@@ -110,7 +110,7 @@ class _Search:
 
     def one_by_one(self) -> None:
         """Rounds of pairs, the clearest first."""
-        for _ in range(ROUNDS):
+        for _ in range(EXCHANGE_ROUNDS):
             new = _disjoint(self.places.better(self.rows, self.free))
             if not new:
                 return

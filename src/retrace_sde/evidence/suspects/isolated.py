@@ -12,14 +12,20 @@ from __future__ import annotations
 import numpy as np
 
 from retrace_sde.evidence.suspects.robust import NORMAL_MAD, median
-from retrace_sde.evidence.suspects.rows import CELL_LEVEL, LEVEL, MIN_LENGTHS, Find, discovery_rates
+from retrace_sde.evidence.suspects.rows import (
+    CELL_LEVEL,
+    DISCOVERY_RATE,
+    MIN_LENGTHS,
+    Find,
+    discovery_rates,
+)
 from retrace_sde.evidence.suspects.tail import Tail
 from retrace_sde.io.arrays import Array, Indices, Mask
 
 MIN_OBSERVATIONS = 4
 """Observations of a trajectory from which one of them can be isolated."""
 
-USUAL_SHARE, FAR = 0.9, 6.0
+USUAL_SHARE, FAR_NEAREST = 0.9, 6.0
 """Quantile of the nearest distances, and how many times it an observation is away at least: first steps of a transient, and those
 after a jump, are several times as long as others."""
 
@@ -36,7 +42,7 @@ def find_isolated(x: Array) -> list[Find]:
     comparable = seen & np.isfinite(distance) & (seen.sum(axis=1) >= MIN_OBSERVATIONS)[:, None]
     if comparable.sum() < MIN_LENGTHS:
         return []
-    bound = FAR * float(np.quantile(distance[comparable], USUAL_SHARE))
+    bound = FAR_NEAREST * float(np.quantile(distance[comparable], USUAL_SHARE))
     ordinary = distance[comparable & (distance <= bound)]
     tail = Tail.of(ordinary, d) if len(ordinary) >= MIN_LENGTHS else None
     if tail is None:
@@ -45,7 +51,9 @@ def find_isolated(x: Array) -> list[Find]:
     p = np.where(far, tail.beyond(np.where(far, distance, 0.0)), 1.0)
     rate = discovery_rates(p, int(comparable.sum()))
     found = []
-    for j, k in zip(*map(np.ndarray.tolist, np.nonzero((rate <= LEVEL) & comparable)), strict=True):
+    for j, k in zip(
+        *map(np.ndarray.tolist, np.nonzero((rate <= DISCOVERY_RATE) & comparable)), strict=True
+    ):
         variable, other = _single(z, j, k, tail)
         near = x[j, int(nearest[j, k]) if other is None else other]
         found.append(Find(j, k, variable, float(p[j, k]), 1 - float(rate[j, k]), near, scale))

@@ -32,7 +32,7 @@ NORMAL_MAD = 1.4826
 SLICES_AT_ONCE = 16
 """Slices whose distances are computed at a time: all at once leave the processor's cache."""
 
-RIDGE = 1e-9
+REGRESSION_RIDGE = 1e-9
 """Weight of the identity in a trimmed regression, relative to the regressors' own: for variables that hardly move."""
 
 
@@ -109,7 +109,7 @@ def trimmed_regression(y: Array, x: Array) -> tuple[Array, Array]:
             break
         G = _second_moments(Z, kept, before, G)
         before = kept
-        ridge = RIDGE * np.trace(G[: d + 1, : d + 1])
+        ridge = REGRESSION_RIDGE * np.trace(G[: d + 1, : d + 1])
         change = np.linalg.solve(G[: d + 1, : d + 1] + ridge * np.eye(d + 1), G[: d + 1, d + 1 :])
         B = near + change
         residual = np.r_[-change, np.eye(d)]  # of a row of Z

@@ -1,7 +1,7 @@
 """Rows and cells along an order that are far from what both of their neighbours expect.
 
 In rounds: the spikes M of all rows, and of each cell given the others of its row, are compared with the tail of the residuals that are no candidates, the false discovery rate among
-those called is held at `LEVEL` (Benjamini and Hochberg), what is called becomes missing, and its neighbours are looked at again. A row
+those called is held at `DISCOVERY_RATE` (Benjamini and Hochberg), what is called becomes missing, and its neighbours are looked at again. A row
 whose deviation one variable explains is a wrong cell. What other models of the course explain (`confirmed`) is no suspect.
 
 Limits: a row that differs from what is expected by less than about four standard deviations is not seen; nor are two wrong rows
@@ -22,8 +22,8 @@ from retrace_sde.evidence.suspects.tail import EXCEEDED, Tail, joint_exponent
 from retrace_sde.evidence.suspects.two_sided import Sides, TwoSided, lengths
 from retrace_sde.io.arrays import Array, Indices, Mask
 
-LEVEL, ROUNDS = 0.01, 8
-"""False discovery rate among rows that are called, and rounds. With .02, and `confirmed.LEVEL` .01, 7 of 100 volatile clean panels have a false alarm rather than 1;
+DISCOVERY_RATE, CALL_ROUNDS = 0.01, 8
+"""False discovery rate among rows that are called, and rounds. With .02, and `confirmed.CONFIRMED_LEVEL` .01, 7 of 100 volatile clean panels have a false alarm rather than 1;
 recall of cells is the same within .002 (seeds 0:100)."""
 
 SEVERAL, LEVEL_WHERE_SEVERAL = 3, 0.1
@@ -93,7 +93,7 @@ class Judged(NamedTuple):
 def find_rows(x: Array, times: Array) -> list[Find]:
     """The rows and cells of x (n, T, d), standardised and along an order, that are probably wrong."""
     search = _Search(x, times)
-    search.run(LEVEL)
+    search.run(DISCOVERY_RATE)
     exchanges, alone = search.exchanges(), search.confirmed()
     if len(exchanges) + len(alone) >= SEVERAL:
         search.run(LEVEL_WHERE_SEVERAL)
@@ -119,7 +119,7 @@ class _Search:
     def run(self, level: float) -> None:
         """Call rows until none is left at this false discovery rate."""
         x = self.kept
-        for _ in range(ROUNDS):
+        for _ in range(CALL_ROUNDS):
             near = x if self.gross is None else np.where(self.gross, np.nan, x)
             self.law = TwoSided.of(near, self.times, many_wrong=self.gross is not None)
             self.sides = sides = self.law.sides(x, self.times, near)

@@ -20,19 +20,19 @@ import numpy as np
 from retrace_sde.evidence.suspects.robust import NORMAL_MAD, centre_and_scale, median, robust_order
 from retrace_sde.io.arrays import Array, Indices
 
-LEVEL = 0.01
+SHIFT_LEVEL = 0.01
 """Probability with which some column of a panel without shifts is called."""
 
-FAR = 8.0
+FAR_GAIN = 8.0
 """Robust standard deviations from the gains of other subjects."""
 
 ORDINARY = 1.5
 """Mean cost of a step, relative to the median of all subjects, up to which a column that is moved back is ordinary."""
 
-BOUND = 9.0
+MAX_COST = 9.0
 """Squared standardised residuals count up to this."""
 
-MIN_ROWS, MIN_TRAJECTORIES, MAX_SHARE = 5, 6, 0.5
+MIN_SHIFT_ROWS, MIN_SHIFT_TRAJECTORIES, MAX_SHIFTED_SHARE = 5, 6, 0.5
 """Rows of a subject, subjects, and the share of subjects up to which a shift can be told from the rule."""
 
 
@@ -51,7 +51,7 @@ def find_shifted(x: Array, sequence: Indices, *, slices: bool) -> list[Shifted]:
     `slices`: positions along T are the same slices for all trajectories.
     """
     n, T, d = x.shape
-    if n < MIN_TRAJECTORIES or T < MIN_ROWS:
+    if n < MIN_SHIFT_TRAJECTORIES or T < MIN_SHIFT_ROWS:
         return []
     centre = median(x, 0)[None] if slices else median(x, (0, 1))[None, None]
     z = np.take_along_axis(x - centre, sequence[:, :, None], axis=1)
@@ -65,12 +65,12 @@ def find_shifted(x: Array, sequence: Indices, *, slices: bool) -> list[Shifted]:
         gains = _gains(z[:, :, v] + middle[:, :, v], expected)
         usual = np.median(gains.max(axis=0))
         spread = NORMAL_MAD * np.median(np.abs(gains.max(axis=0) - usual))
-        gains = np.where(gains > usual + FAR * spread, gains, 0.0)
+        gains = np.where(gains > usual + FAR_GAIN * spread, gains, 0.0)
         if order is not None:
             gains = np.maximum(gains, _smoother(x[:, :, v], sequence, order))
         best, most = gains.argmax(axis=0), gains.max(axis=0)
-        called = np.flatnonzero(most > np.log(2 * n * d / LEVEL))
-        if len(called) <= MAX_SHARE * n:
+        called = np.flatnonzero(most > np.log(2 * n * d / SHIFT_LEVEL))
+        if len(called) <= MAX_SHIFTED_SHARE * n:
             found += [Shifted(int(j), v, (-1, 1)[best[j]], float(most[j])) for j in called]
     return found
 
@@ -100,7 +100,7 @@ def _gains(y: Array, expected: Array) -> Array:
         return np.zeros((2, len(y)))
 
     def cost(values: Array) -> Array:
-        return np.minimum((values / scale) ** 2, BOUND)
+        return np.minimum((values / scale) ** 2, MAX_COST)
 
     before = cost(rest[:, 1:]) - cost(y[:, 1:] - expected[:, :-1])
     after = cost(rest[:, :-1]) - cost(y[:, :-1] - expected[:, 1:])
@@ -134,6 +134,6 @@ def _smoother(y: Array, sequence: Indices, order: Indices) -> Array:
 
 def _mean_cost(steps: Array, scale: float) -> Array:
     """Means over steps (n, T − 1) of their bounded squares."""
-    cost = np.minimum((steps / scale) ** 2, BOUND)
+    cost = np.minimum((steps / scale) ** 2, MAX_COST)
     known = ~np.isnan(cost)
     return np.asarray(np.where(known, cost, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1))

@@ -18,7 +18,7 @@ from retrace_sde.io.arrays import Array
 from retrace_sde.panel.blocks import evenly
 from retrace_sde.process.tails import f_median, f_sf
 
-DEGREES = (1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 10.0, 15.0, 30.0, 100.0)
+DEGREES_OF_FREEDOM = (1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 10.0, 15.0, 30.0, 100.0)
 """Degrees of freedom that are compared; of those within `NEAR_NATS` of the best the largest is used."""
 
 NEAR_NATS, EXCEEDED = 1.0, 0.75
@@ -50,15 +50,15 @@ class Tail:
             return None
         top = lengths[lengths > third]
         values = []
-        for degrees in DEGREES:
+        for degrees in DEGREES_OF_FREEDOM:
             scale = middle**2 / d / f_median(d, degrees)
             density = _log_density(top**2 / d / scale, d, degrees) + np.log(top / scale)
             beyond = float(f_sf(third**2 / d / scale, d, degrees))
             # zero up to rounding where the third quartile is far beyond the median: such degrees are ruled out
             values.append(float((density - np.log(beyond)).sum()) if beyond > 0 else -np.inf)
         best = int(np.flatnonzero(np.array(values) > max(values) - NEAR_NATS)[-1])
-        scale = middle**2 / d / f_median(d, DEGREES[best])
-        return cls(d, float(scale), DEGREES[best], every)
+        scale = middle**2 / d / f_median(d, DEGREES_OF_FREEDOM[best])
+        return cls(d, float(scale), DEGREES_OF_FREEDOM[best], every)
 
     def beyond(self, lengths: Array) -> Array:
         """P(|r| > u)."""

@@ -23,7 +23,7 @@ stats = deferred("scipy.stats")
 MIN_OTHERS = 6
 """Trajectories, or slices, that one is compared with at least."""
 
-OUTLYING, MIN_SPREAD, MIN_FACTOR = 5.0, 0.3, 5.0
+OUTLYING, MIN_SPREAD, MIN_UNIT_FACTOR = 5.0, 0.3, 5.0
 """Robust z from which a logarithm is outlying, its least standard deviation, and the least factor that counts as a unit."""
 
 NEAR_ZERO_LEVEL = 0.01
@@ -84,14 +84,15 @@ def _differ(sizes: Array) -> bool:
     """Some of the sizes (m, d) of a variable differ by the least factor: else none is so far from their median."""
     known = np.where(sizes > 0, sizes, np.nan)
     ratio = np.fmax.reduce(known, axis=0) / np.fmin.reduce(known, axis=0)
-    return bool((ratio > 0.999 * MIN_FACTOR).any())
+    return bool((ratio > 0.999 * MIN_UNIT_FACTOR).any())
 
 
 def _apart(sizes: Array, k: int) -> bool:
     """A slice's values are smaller, or larger, by the least factor than those of any other slice."""
     others = np.delete(sizes, k)
     return bool(
-        sizes[k] > MIN_FACTOR * np.nanmax(others) or sizes[k] * MIN_FACTOR < np.nanmin(others)
+        sizes[k] > MIN_UNIT_FACTOR * np.nanmax(others)
+        or sizes[k] * MIN_UNIT_FACTOR < np.nanmin(others)
     )
 
 
@@ -113,7 +114,7 @@ def _same_subjects(values: Array, k: int) -> bool:
 def _apart_from_others(logs: Array, wrong: Mask) -> Mask:
     """Entries (m, d) that differ by the least factor from each of the others that is not wrong: no tail leads to them."""
     low, high = (np.where(wrong | np.isnan(logs), far, logs) for far in (np.inf, -np.inf))
-    least = np.log(MIN_FACTOR)
+    least = np.log(MIN_UNIT_FACTOR)
     return np.asarray((logs <= low.min(axis=0) - least) | (logs >= high.max(axis=0) + least))
 
 
@@ -131,7 +132,7 @@ def _outlying(x: Array, size: Array, movement: Array) -> list[Whole]:
         logs.append(centred / spread)
         factors.append(np.exp(centred))
     least = np.where(np.sign(logs[0]) == np.sign(logs[1]), np.fmin(*np.abs(logs)), 0.0)
-    large = np.abs(np.log(factors[0])) >= np.log(MIN_FACTOR)
+    large = np.abs(np.log(factors[0])) >= np.log(MIN_UNIT_FACTOR)
     one_sign = np.nanmin(x, axis=(0, 1)) * np.nanmax(x, axis=(0, 1)) > 0
     large &= (factors[0] > 1) | one_sign | (factors[0] * size.size < NEAR_ZERO_LEVEL)
     wrong: Mask = (np.nan_to_num(least) > OUTLYING) & np.nan_to_num(large).astype(bool)

@@ -326,7 +326,7 @@ def _finished(
 NEGLIGIBLE_NOISE = 1e-3
 """A noise's variance, relative to a step's, below which a climb that is flat there may end anywhere."""
 
-HARDLY_NOISY = "The data show no observation noise, or hardly any: a variance of it is below a thousandth of a step's."
+HARDLY_NOISY = "The estimated observation noise is negligible: a variance of it is below a thousandth of a step's."
 
 
 def climb_notes(found: Climb, setup: Setup) -> tuple[str, ...]:

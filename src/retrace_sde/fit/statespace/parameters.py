@@ -153,7 +153,7 @@ def first_guess(values: Array, setup: Setup, R: Array) -> Parameters:
     if not found:
         raise ValueError(
             "a variable is never, or only once, seen at both ends of a step (or of any of 2, 4, 8 … steps): "
-            "nothing tells its changes from noise."
+            "its changes cannot be distinguished from noise."
         )
     first, last = min(found), max(found)
     short = _positive(found[first])

@@ -62,7 +62,7 @@ SMALL = 20
 """Slices up to which a search without rules runs by table (`SmallSearch`): with 6 kicks 1.1 ms instead of .3 for 8
 slices and 5.7 instead of 2.4 for 20, but 8 s of compiling less."""
 
-INSERTIONS, STAGES = 1, 2
+INSERTIONS, ALL_STAGES = 1, 2
 """Stages of a search: insertions, and where none helps the best reversal."""
 
 
@@ -328,10 +328,10 @@ def _kick(judge: CouplingJudge, rules: Any, order: Indices, state: State) -> boo
 def _search(tables: _Tables, rules: Rules | None, o: Indices, state: State, kicks: int) -> None:
     judge = _judge(tables, o)
     descent.descend(
-        judge, rules, o, SMALLEST_GAIN, np.int64(STAGES)
+        judge, rules, o, SMALLEST_GAIN, np.int64(ALL_STAGES)
     )  # not a literal, for which the search would be compiled again
     if kicks > 0:
-        plan, trial = Kicks(kicks, INSERTIONS, STAGES, HOPEFUL), o.copy()
+        plan, trial = Kicks(kicks, INSERTIONS, ALL_STAGES, HOPEFUL), o.copy()
         spare = _judge(tables, trial)
         descent.descend_again(judge, spare, rules, o, trial, SMALLEST_GAIN, plan, state)
 

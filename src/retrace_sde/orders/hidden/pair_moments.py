@@ -78,8 +78,8 @@ DOUBT = 10.0
 """An average over c pairs of values seen together counts c / (c + DOUBT) where variables are crossed."""
 
 
-def seen_distances(values: Array, scale: Array) -> Array:
-    """Mean squared distance between slices over all that was seen of both, in the units `scale` (d,).
+def mean_distances(values: Array, scale: Array) -> Array:
+    """Mean squared difference of two slices' entries over all that was seen of both, in the units `scale` (d,); NaN where nothing was.
 
     Trajectories and variables are pooled: with few of them an average for each variable hangs on two or three values.
     """
@@ -90,9 +90,15 @@ def seen_distances(values: Array, scale: Array) -> Array:
     m = seen.transpose(1, 0, 2).reshape(T, n * d).astype(float)
     both = m @ m.T
     squares = (y**2) @ m.T
-    D = np.maximum(squares + squares.T - 2 * y @ y.T, 0.0) / np.maximum(both, 1)
-    known = (both > 0) & ~np.eye(T, dtype=bool)
-    return d * np.where(both > 0, D, D[known].mean() if known.any() else 1.0)
+    D = np.maximum(squares + squares.T - 2 * y @ y.T, 0.0)
+    return np.where(both > 0, D / np.maximum(both, 1), np.nan)
+
+
+def seen_distances(values: Array, scale: Array) -> Array:
+    """Squared distances between slices over what was seen of both, a typical one where nothing was."""
+    D = mean_distances(values, scale)
+    known = ~np.isnan(D) & ~np.eye(len(D), dtype=bool)
+    return values.shape[2] * np.where(np.isnan(D), D[known].mean() if known.any() else 1.0, D)
 
 
 SEARCH_WIDTH = 2000

@@ -42,7 +42,7 @@ MAX_ENUMERATED = 6
 SMALLEST_GAIN = 1e-9
 """Decreases of the cost below this are rounding."""
 
-STAGES = 3
+SEARCH_STAGES = 3
 """Of a search: insertions, swaps and reversals."""
 
 
@@ -150,7 +150,7 @@ def _between(judge: PullJudge, order: Indices, count: int, state: State) -> bool
 
 @implements(descent.last_resort, PullJudge)
 def _last_resort(judge: PullJudge) -> int:
-    return STAGES
+    return SEARCH_STAGES
 
 
 @implements(descent.centres, PullJudge)
@@ -174,7 +174,7 @@ def descend(law: Process, y: Array, rules: Rules | None, o: Indices) -> float:
     """Insertions, swaps and reversals while any of them helps; the final cost, prior included."""
     judge = _judge(law, y, np.ones(y.shape, np.bool_), o)
     descent.descend(
-        judge, rules, o, SMALLEST_GAIN, np.int64(STAGES)
+        judge, rules, o, SMALLEST_GAIN, np.int64(SEARCH_STAGES)
     )  # not a literal, for which the search would be compiled again
     return pulls(law.precision, law.shift, y, o, judge.pulls) + order_cost(rules, o)
 
