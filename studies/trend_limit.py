@@ -6,7 +6,7 @@
 d = 2, n = 30, T = 12) have none that the dynamics show: their reverse looks like a relaxation. The step F and the stationary covariance S are the true ones of
 either direction, so that all that is left to estimate is the path of the means: a relaxation `m_t = μ + Fᵗ(m₀ − μ)`, or a straight line or parabola
 of time; the numbers of a path cost what they cost in `candidates.trend`. A direction is called where its relaxation is better than the other
-direction's by 2 nats, and than the best trend by the nats of the first column. Default settings estimate F and S too, and can only do worse.
+direction's by 3 nats, and than the best trend by the nats of the first column. Default settings estimate F and S too, and can only do worse.
 """
 
 from __future__ import annotations

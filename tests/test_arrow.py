@@ -142,6 +142,23 @@ def test_a_rotation_is_irreversible_but_has_no_direction():
     assert found.advice
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_one_period_of_a_closed_course_has_no_direction(seed):
+    """As a stride, whose size and phase subjects differ in: what one drift says of it is that of where it was cut."""
+    rng = np.random.default_rng(seed)
+    n, T = 40, 20
+    angle = 2 * np.pi * np.arange(T) / T + 0.05 * rng.standard_normal((n, 1))
+    waves = [np.cos(angle), 0.7 * np.sin(angle) + 0.4 * np.cos(2 * angle)]
+    levels, sizes = 0.1 * rng.standard_normal((n, 1, 2)), 0.2 * rng.standard_normal((n, 1, 2))
+    X = levels + np.exp(sizes) * np.stack(waves, axis=2) + 0.1 * rng.standard_normal((n, T, 2))
+    for each in (X, X[:, ::-1]):
+        found = rt.arrow_of_time(each)
+        assert found.direction is Arrow.OPEN
+        assert found.reason is Reason.CYCLE
+        assert "closed loop" in found.verdict
+        assert "starts" not in found.verdict  # the order was given
+
+
 def test_entropy_production_near_detailed_balance_has_an_upper_bound_only():
     sde = rt.LinearSDE(np.diag([-1.0, -1.5]), np.eye(2))
     x = sde.simulate(60, 20, 0.1, x0="stationary", random_state=3)

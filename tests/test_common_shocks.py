@@ -84,6 +84,19 @@ def test_a_common_course_behind_measurement_noise_is_not_taken_for_shocks(seed):
     assert abs(rt.metrics.kendall_tau(truth, model.order_)) > 0.9
 
 
+@pytest.mark.filterwarnings("ignore:The order may be folded")
+def test_plates_of_one_variable_are_not_taken_for_measurement_noise():
+    """Without them slices are sorted by their offsets, and noise explains what that leaves, but for correlations of either sign."""
+    rng = np.random.default_rng(0)
+    x = [rng.standard_normal(30)]
+    for _ in range(15):
+        x.append(0.95 * x[-1] + np.sqrt(1 - 0.95**2) * rng.standard_normal(30))
+    X = (np.stack(x, axis=1) + rng.standard_normal((1, 16)))[..., None]
+    model, _, truth = fitted(X)
+    assert model.result_.dependence.removed
+    assert right(model.order_, truth)
+
+
 def test_shocks_are_found_behind_measurement_noise_too():
     X = panel(1, plates=1.0)
     X = X + 0.5 * np.random.default_rng(0).standard_normal(X.shape)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -10,8 +12,10 @@ from scipy.integrate import quad_vec
 from scipy.linalg import expm
 
 import retrace_sde as rt
-from retrace_sde.evidence.candidates.candidate import CandidateKind
+from retrace_sde.evidence.candidates.candidate import CandidateFit, CandidateKind
 from retrace_sde.evidence.closed_form.flow import Drift, Flow, Shared, fit_flow
+from retrace_sde.evidence.closed_form.panels import Form, Ground, Panels
+from retrace_sde.evidence.direction.comparison import _ratio
 from retrace_sde.process.simulate import random_irreversible_sde
 
 Floats = NDArray[np.float64]
@@ -110,12 +114,37 @@ def test_offsets_of_slices_are_told_from_shocks() -> None:
     assert np.corrcoef(truth.ravel(), found.ravel())[0, 1] > 0.95
 
 
-@pytest.mark.parametrize(("seed", "plates"), [(8, 0.0), (0, 0.05), (18, 0.05)])
+@pytest.mark.parametrize(("seed", "plates"), [(8, 0.0), (0, 0.05), (18, 0.05), (58, 0.05)])
 def test_logistic_growth_is_called_on_plates_too(seed: int, plates: float) -> None:
-    """Quadratic steps with free offsets and variances left these open; in the last one they favoured the reverse by 31 nats."""
+    """Quadratic steps with free offsets and variances left these open; of seed 18 they favoured the reverse by 31 nats. Of seed 58 one trajectory has half of the nats."""
     X, truth = rt.simulate.shuffle(growth(seed, plates=plates), random_state=500_000 + seed)
     model = rt.ReTrace(dt=0.1, random_state=seed).fit(X)
     assert model.direction_.identified
     assert model.direction_.preferred.name == CandidateKind.QUADRATIC_SDE
     assert np.array_equal(model.order_, truth)
     assert model.direction_.preferred.free == (("offsets",) if plates else ())
+
+
+def test_one_trajectory_neither_hides_nor_makes_the_direction_of_a_quadratic_sde() -> None:
+    """Its own p-value is Vuong's of bounded shares; one that hides all others leaves their sign."""
+    rng = np.random.default_rng(0)
+    panels = Panels(rng.standard_normal((1, 30, 5, 1)))
+    even = 1 + rng.standard_normal(30)
+
+    def p(shares: Floats) -> float:
+        one, two = (
+            CandidateFit.of_trajectories("a", sign * shares, np.zeros(30), 0.0)
+            for sign in (1.0, -1.0)
+        )
+        found = [
+            _ratio(replace(each, fitted=Form(degree=2)), panels, frozenset(Ground)).p.p_value
+            for each in (one, two)
+        ]
+        assert found[0] == pytest.approx(found[1])
+        return found[0]
+
+    assert p(even) < 0.001
+    for large in (30.0, 60.0):  # of the sum of the others, and twice that
+        assert p(np.r_[large, even[1:]]) < 0.001
+    assert p(np.r_[-60.0, even[1:]]) == 1  # the sum favours what all others do not
+    assert p(np.r_[60.0, 0.2 * rng.standard_normal(29)]) > 0.1

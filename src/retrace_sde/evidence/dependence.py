@@ -15,7 +15,7 @@ quadratic drift and one more step of memory explain in all trajectories alike (`
 that are no more than these regressors CD is that of scores for slice effects beside them.
 Limits: symmetry of the residuals (CD); even spread along the order (LM): LM alone changes no fit; a common course that is neither
 quadratic nor of one step's memory counts as shocks. Of states behind measurement noise less of a course is explained: where the
-data prefer noise, shocks count only if they are found along a fit with it, too (`estimator/fitting`).
+data prefer noise, shocks count only if trajectories are dependent along a fit with it, too (`estimator/fitting`).
 """
 
 from __future__ import annotations

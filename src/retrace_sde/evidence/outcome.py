@@ -165,7 +165,8 @@ def fit(model: Model, options: Options, rng: np.random.Generator) -> Outcome:
     cautions: tuple[str, ...] = ()
     if options.known_order is not None:
         found = _along(model, options.known_order)
-    elif model.timing.gaps_known:
+        return _of_found(model, found, options, rng, cycle=loops(model, found.better))
+    if model.timing.gaps_known:
         found = _in_known_order(model, options)
     elif options.search is not None:
         found, notes, cautions = options.search(model)

@@ -113,7 +113,7 @@ def _fourth(x: Array, there: Mask) -> Array:
     return np.asarray((here * after**3 - here**3 * after).sum(axis=1))
 
 
-def _bounded(features: Array) -> Array:
+def bounded(features: Array) -> Array:
     """Features (G, k) that no group dominates: about as they are up to BOUND medians of their sizes, and not beyond.
 
     Sizes do not change with the direction, so that the test stays exact.
@@ -139,7 +139,7 @@ def _p(blocks: list[Array], groups: Indices | None, rng: np.random.Generator) ->
         total = block if groups is None else np.zeros((G, block.shape[1]))
         if groups is not None:
             np.add.at(total, code, block)
-        total = _bounded(total)
+        total = bounded(total)
         scale = np.sqrt((total**2).sum(axis=0))
         k = int((scale > 0).sum())
         if k:

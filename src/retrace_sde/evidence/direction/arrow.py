@@ -22,6 +22,11 @@ MOST_MORE_DATA = 50.0
 """Times as many trajectories up to which more data are proposed: beyond, the two directions are practically alike."""
 
 
+CLOSED_LOOP = "The direction of time is not determined: the trajectories run through a closed loop, and return to where they started."
+"""Of an order that was given: its start is not arbitrary, but the slices that are left and those that are entered are nearly the same, and one drift is a poor
+description of one period: the stride of 39 children (gait) was called backwards by 38 nats."""
+
+
 class Arrow(StrEnum):
     """Which way time runs along an order that was given."""
 
@@ -115,7 +120,8 @@ class ArrowTest(DirectionTest):
     def verdict(self) -> str:
         """The answer and its reason in words."""
         if self.direction is Arrow.OPEN:
-            return self.sentence + self._asymmetry + (CLOSE if self.close else "")
+            said = CLOSED_LOOP if self.reason is Reason.CYCLE else self.sentence
+            return said + self._asymmetry + (CLOSE if self.close else "")
         backwards = self.direction is Arrow.BACKWARDS
         answer = "Time runs backwards" if backwards else "Time runs forwards, in the order given"
         if self.reason is Reason.RESIDUALS:
