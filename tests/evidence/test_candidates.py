@@ -843,6 +843,29 @@ def test_own_intercepts_do_not_make_gaussian_residuals_depend_on_the_past() -> N
     assert min(skewed) == 0
 
 
+def subjects_over_a_short_time(seed: int) -> Floats:
+    """A transient of subjects with random intercepts, seen for less than half of the time in which it relaxes."""
+    rng, A = np.random.default_rng(seed), np.array([[-1.0, 0.5], [-0.3, -1.2]])
+    own, x = rng.standard_normal((60, 2)), 2 + 0.3 * rng.standard_normal((60, 2))
+    steps = [rt.LinearSDE(A, 0.25 * np.eye(2), offset=each).transition(0.02) for each in own]
+    F, root = steps[0].matrix, np.linalg.cholesky(steps[0].covariance)
+    shift, found = np.array([each.shift for each in steps]), [x]
+    for _ in range(19):
+        found.append(found[-1] @ F.T + shift + rng.standard_normal((60, 2)) @ root.T)
+    return np.stack(found, axis=1)
+
+
+@pytest.mark.parametrize("way", [1, -1])
+def test_memory_calls_no_direction_against_markov_steps_that_are_preferred(way: int) -> None:
+    """Markov steps fail a check here and are better by BIC all the same: they are right, memory is wrong."""
+    model = rt.ReTrace(dt=0.02, n_jobs=1, random_state=0)
+    test = model.fit(subjects_over_a_short_time(13)[:, ::way]).direction_
+    markov = next(each for each in test.models if each.name == CandidateKind.MARKOV)
+    assert markov.unexplained is not None
+    assert markov.counted
+    assert not test.identified
+
+
 def heteroscedastic(seed: int) -> Floats:
     """An AR(1) whose shocks are a GARCH: large ones follow large ones, of either sign."""
     rng = np.random.default_rng([seed, 77])
