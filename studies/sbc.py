@@ -7,8 +7,8 @@ trajectory's observations. The rank of each true value among draws of the poster
 of the covariance, the noise, the log evidence of the order; and, ties broken at random, of a precedence, of the precedence of the first and
 last row, and of a position. The direction is one of the unknowns here: it is drawn with the order.
 
-99 draws are ranked, so that ten bins hold ten ranks each. They come from three chains that start at random, far enough apart to be independent in
-effect: ranks among autocorrelated draws are not uniform (Talts et al., section 5.1). Settings have panels of their own.
+59 draws are ranked, so that ten bins hold six ranks each. They come from a chain that starts at random, far enough apart to be independent in
+effect: ranks among autocorrelated draws are not uniform (Talts et al., section 5.1). Uniformity does not depend on how many draws there are. Settings have panels of their own.
 
 Printed for each setting: the lowest p-value of χ² over the bins, of which quantity, and that value times the number of quantities (Bonferroni's, which is Holm's for the
 lowest: valid however quantities depend on each other); how many are below .01, and how many are expected to be; CPU seconds of a run. The last row is over all settings:
@@ -50,11 +50,11 @@ from retrace_sde.search.models.hidden import HiddenModel
 N, T, D, BINS = 3, 8, 2, 10
 OWN_N, OWN_T = 3, 6
 
-CHAINS, DRAWS = 3, 33
-"""Chains, and draws of each that are ranked: one less in all than a multiple of `BINS`."""
+DRAWS = 59
+"""Draws that are ranked: one less than a multiple of `BINS`."""
 
 APART, BURN = 10, 100
-"""Sweeps between draws, and before the first. Integrated autocorrelation times are 1 to 3 sweeps of orders and coefficients, 13 at most of a noise variance."""
+"""Sweeps between draws, and before the first. Integrated autocorrelation times (six panels of each setting, 1,200 sweeps) are 1 to 4 sweeps on average, 8 of a noise variance, and 18 in the worst panel."""
 
 STRETCH, TEMPERATURES = 8, 4
 """With parameters integrated out: draws are 4 T moves of an order apart, tempered."""
@@ -105,10 +105,10 @@ def collapsed(seed):
     truth = np.argsort(shuffle)  # slice `shuffle[k]` in time stands at k
     states = x[shuffle]
     evidence = OrderEvidence.of(states, features(states), (STEP, START))
-    starts = np.array([[rng.permutation(T) for _ in range(TEMPERATURES)] for _ in range(CHAINS)])
+    starts = np.array([[rng.permutation(T) for _ in range(TEMPERATURES)]])
     burned = draw_orders(evidence, None, starts, rng, records=BURN // APART, stretch=STRETCH)
     drawn = draw_orders(evidence, None, burned.ends, rng, records=DRAWS, stretch=STRETCH, warm=True)
-    orders = drawn.orders.reshape(-1, T)
+    orders = drawn.orders[0]
     laws = [along(states[order]).draw(rng) for order in orders]
     i, j = rng.choice(T, 2, replace=False)
     place, there = np.argsort(orders, axis=1), np.argsort(truth)
@@ -170,16 +170,10 @@ def gibbs(setting, seed):
         model = HiddenModel.of(problem, noise="estimate" if noisy else 0.0)
     squares = np.full(D, NOISE_SQUARES / D), np.full(D, NOISE_FREEDOM / D)
     priors = Priors(STEP, START, squares)
-    kept, laws, noises = [], [], []
-    for _ in range(CHAINS):
-        sampler = (Turning if own else Gibbs)(
-            model, priors, np.random.default_rng(rng.integers(2**63))
-        )
-        for order, law in chain(sampler, n, times, own):
-            kept.append(order)
-            laws.append(model.parameters(law))
-            noises.append(0.0 if not noisy else law.R[0, 0])
-    orders = np.array(kept).reshape(len(kept), -1, times)
+    sampler = (Turning if own else Gibbs)(model, priors, rng)
+    drawn = list(chain(sampler, n, times, own))
+    orders = np.array([order for order, _ in drawn]).reshape(DRAWS, -1, times)
+    laws = [model.parameters(law) for _, law in drawn]
     j = int(rng.integers(n)) if own else 0
     a, b = rng.choice(times, 2, replace=False)
     place, there = np.argsort(orders[:, j], axis=1), np.argsort(truth[j])
@@ -190,12 +184,12 @@ def gibbs(setting, seed):
         "position": (place[:, a], there[a]),
     }
     if noisy:
-        found["noise"] = noises, sigma**2
+        found["noise"] = [law.R[0, 0] for _, law in drawn], sigma**2
     return {name: rank(rng, *each) for name, each in found.items()}
 
 
 def chain(sampler, n, times, own):
-    """Orders and laws of one chain, from orders and parameters at random."""
+    """Orders and laws of a chain, from orders and parameters at random."""
     rng, model = sampler.rng, sampler.model
     law = start_law(sampler)
     if own:
@@ -243,7 +237,7 @@ def summary(rows):
     found = {}
     for name in rows[0]:
         ranks = np.array([row[name] for row in rows])
-        counts = np.bincount(ranks * BINS // (CHAINS * DRAWS + 1), minlength=BINS)
+        counts = np.bincount(ranks * BINS // (DRAWS + 1), minlength=BINS)
         chi2, p = stats.chisquare(counts)
         found[name] = {"chi2": float(chi2), "p": float(p), "counts": counts.tolist()}
     return found

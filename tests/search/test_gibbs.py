@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import retrace_sde as rt
+from retrace_sde.fit.euler import Euler
 from retrace_sde.fit.statespace.model import StepModel
 from retrace_sde.fit.statespace.observations import Observations, StepClasses
 from retrace_sde.fit.statespace.smoother import (
@@ -16,7 +17,9 @@ from retrace_sde.fit.statespace.smoother import (
     states,
     step_sums,
 )
-from retrace_sde.panel.blocks import Data
+from retrace_sde.orders.collapsed.marginal import Conjugate, StartPrior, StepPrior
+from retrace_sde.orders.draws import Chains, Stretch
+from retrace_sde.panel.blocks import Data, in_order
 from retrace_sde.process.drift import Affine
 from retrace_sde.process.sde import Gaussian, Transition
 from retrace_sde.search.gibbs import Gibbs, Priors
@@ -191,3 +194,67 @@ def test_moves_given_parameters_draw_orders_by_what_was_seen(at_once, monkeypatc
     counts = np.array([np.mean(np.array(draws) == each) for each in every @ code])
     assert weights.max() < 0.5 * weights.sum()
     assert 0.5 * np.abs(counts - weights / weights.sum()).sum() < 0.06
+
+
+STEP = StepPrior(10 * np.eye(3), 8.0, 0.4 * np.eye(2))
+START = StartPrior(np.zeros(2), 1.0, 8.0, 4.0 * np.eye(2))
+SQUARES, FREEDOM = np.full(2, 0.15), np.full(2, 4.0)
+
+
+def sampler_at_the_truth(kind, rng, n=3, T=6):
+    """A panel whose parameters, order and noise come from the prior of its sampler, and these."""
+    theta, Q = Conjugate(np.zeros((2, 3)), STEP.precision, STEP.freedom, STEP.scale).draw(rng)
+    mean, S = Conjugate(np.zeros((2, 1)), np.eye(1), START.freedom, START.scale).draw(rng)
+    sigma = np.sqrt(SQUARES.sum() / rng.chisquare(FREEDOM.sum())) * kind.endswith("noise")
+    x = [mean[:, 0] + rng.standard_normal((n, 2)) @ np.linalg.cholesky(S).T]
+    for _ in range(T - 1):
+        step = x[-1] @ theta[:, :2].T + theta[:, 2]
+        x.append(x[-1] + step + rng.standard_normal((n, 2)) @ np.linalg.cholesky(Q).T)
+    y = np.stack(x, axis=1) + sigma * rng.standard_normal((n, T, 2))
+    if kind.endswith("missing"):
+        y[rng.random(y.shape) < 0.2] = np.nan
+    order = np.array([rng.permutation(T) for _ in range(n)]) if "own" in kind else rng.permutation(T)  # fmt: skip
+    model = HiddenModel.of(
+        Problem(Data(in_order(y, np.argsort(order, axis=-1)), n_jobs=1), 1.0, Affine()),
+        noise="estimate" if sigma else 0.0,
+    )
+    sampler = Gibbs(model, Priors(STEP, START, (SQUARES, FREEDOM)), rng)
+    euler = Euler(model.drift, theta, Q, 1.0)
+    law = model.law_of(euler, Gaussian(mean[:, 0], S), (SQUARES, FREEDOM), rng)
+    return sampler, order, replace(law, R=sigma**2 * np.eye(2))
+
+
+def swept(sampler, order, law, sweeps):
+    """Order and parameters after some sweeps."""
+    if order.ndim == 1:
+        for _ in range(sweeps):
+            order, law, _ = sampler.shared_sweep(order, law)
+        return order, law
+    chains = Chains.start(order.copy(), sampler.rng, chains=1)
+    for _ in range(sweeps):
+        law, _ = sampler.redraw(chains.orders[0], law)
+        sampler.model.draw(law, chains, Stretch(2, order.shape[1], 1))
+    return chains.orders[0], law
+
+
+def described(sampler, order, law):
+    """Functions of order, parameters and data whose means would move if sweeps did not leave the posterior as it is."""
+    z = in_order(sampler.model.values, order)
+    ends = [np.log1p(np.nansum(z[:, k] ** 2)) for k in (0, -1)]
+    steps = np.log1p(np.nansum(np.diff(z, axis=1) ** 2))
+    theta, Q = sampler.model.parameters(law)
+    t, q = np.arctan(3 * theta.ravel()), np.linalg.slogdet(Q)[1]
+    return np.array([*t, *t**2, *(t[:4] * ends[0]), q, q**2, q * steps, *ends, steps, np.log(law.R[0, 0] + 1e-9)])  # fmt: skip
+
+
+@pytest.mark.statistics
+@pytest.mark.parametrize("kind", ["shared noise", "shared missing", "own noise", "own missing"])
+def test_sweeps_leave_the_posterior_as_it_is(kind):
+    """Parameters and order from the prior are a draw of the posterior of their panel, and stay one however long the chain (Geweke 2004)."""
+    moved = []
+    for seed in range(400):
+        sampler, *truth = sampler_at_the_truth(kind, np.random.default_rng([seed, 3]))
+        after = swept(sampler, *truth, 6)
+        moved.append(described(sampler, *after) - described(sampler, *truth))
+    z = np.mean(moved, axis=0) / (np.std(moved, axis=0) + 1e-12) * np.sqrt(len(moved))
+    assert np.abs(z).max() < 4

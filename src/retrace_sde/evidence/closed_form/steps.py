@@ -164,20 +164,15 @@ def residuals(panels: Panels, fit: StepFit) -> Array:
 
 
 def rows_of(panels: Panels, fit: StepFit, which: tuple[Indices, Indices]) -> tuple[Array, Array]:
-    """`residuals` (m, d) and `centred_rows` (m, p) of some steps of the first panel, (trajectories, steps); of linear regressors."""
+    """`residuals` (m, d) and `centred_rows` (m, p) of some steps of the first panel, (trajectories, steps); of linear regressors, without random intercepts."""
     (j, s), x, form = which, panels.x[0], fit.form
     sums, p = StepSums.of(panels, form), fit.theta.shape[1]
     last = x[j, s + form.lags - 1]
     z = last if form.lags == 1 else np.concatenate([last, x[j, s]], axis=1)
     e = x[j, s + form.lags] - last - z @ fit.theta[0] - fit.offsets[0][s]
-    if fit.intercepts is not None:
-        e -= fit.intercepts.own[0][j]
     if form.means:
         z = z - sums.mean[0, s, :p]
-    if form.levels:
-        own = sums.trajectory_means[0, :, :p]
-        z = z - (own - sums.mean[0, :, :p].mean(axis=0) if form.means else own)[j]
-    elif not form.means:
+    else:
         total, count = sums.total(None)
         z = z - total[0, :p] / count[0]
     if form.spreads:

@@ -8,6 +8,10 @@ rejected in both, as is usual on real panels, says nothing. In the direction tha
 too: where large shocks follow large ones, both directions are wrong, and the sharper test finds the true one. Of 150 panels of an
 AR(1) with GARCH noise 10 were called wrongly without this, none with it; shot noise and jumps are called as often.
 
+Residuals about a subject's own intercept are not independent of its past even where noise is Gaussian: the estimate of the intercept has all of them in it. There each is compared
+with the k that follow, `√(k/(k+1)) (e_t − their mean)` (forward orthogonal deviations; Arellano and Bover 1995): these have no intercept, and Gaussian ones are independent of one another and of the past.
+Of 120 linear Gaussian panels with random intercepts (n = 60, T = 20, d = 2) .15 were called by residuals about own means, none is by these; of 20 with skewed noise 13 were, 11 are.
+
 The statistic is `‖Σ f(e) g(x)ᵀ‖²` with f, g random cosines of residuals and past (a kernel independence criterion), g with its
 regression on the past subtracted: the effect of estimating the regression is then of second order, and permuted residuals give
 the p-value.
@@ -21,8 +25,14 @@ import numpy as np
 from scipy.special import gammaincc
 
 from retrace_sde.evidence.closed_form.panels import Form, Panels
-from retrace_sde.evidence.closed_form.steps import fit_directions, residuals, rows_of
-from retrace_sde.io.arrays import Array
+from retrace_sde.evidence.closed_form.steps import (
+    StepFit,
+    fit_directions,
+    residuals,
+    rows_of,
+)
+from retrace_sde.evidence.closed_form.sums import regressors
+from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import evenly
 
 COSINES = 16
@@ -65,12 +75,14 @@ def independence(panels: Panels, form: Form, rng: np.random.Generator) -> Indepe
     Steps that differ in variance are standardised: they would look like dependence on a past that differs as much.
     """
     live = panels.live(form.lags) > 0
+    if form.levels:
+        live[:, -1] = False  # no step follows the last one
     if live.sum() < MIN_STEPS:
         return None
     form = form._replace(spreads=True) if panels.aligned else form
     sides = list(zip((panels, panels.reverse), fit_directions(panels, form), strict=True))
     some, (j, s) = evenly(int(live.sum()), MAX_STEPS), np.nonzero(live)
-    found = [_of_rows(*rows_of(*side, (j[some], s[some])), rng) for side in sides]
+    found = [_of_rows(*_rows(*side, (j[some], s[some])), rng) for side in sides]
     called = Independence(*found).favours
     if called:
         k = 0 if called > 0 else 1
@@ -78,6 +90,18 @@ def independence(panels: Panels, form: Form, rng: np.random.Generator) -> Indepe
         pairs = evenly(int(both.sum()), MAX_STEPS)
         found[k] = min(found[k], _of_rows(e[:, 1:][both][pairs], e[:, :-1][both][pairs], rng))
     return Independence(*found)
+
+
+def _rows(panels: Panels, fit: StepFit, which: tuple[Indices, Indices]) -> tuple[Array, Array]:
+    """Residuals (m, d) and the past (m, p) of some steps (trajectories, steps) of the first panel; with random intercepts, deviations from later residuals."""
+    if not fit.form.levels:
+        return rows_of(panels, fit, which)
+    e, z = residuals(panels, fit)[0], regressors(panels.x[0], fit.form)
+    z = z - z.mean(axis=0) if fit.form.means else z
+    later = np.arange(e.shape[1] - 1, 0, -1.0)[:, None]
+    sums = e[:, ::-1].cumsum(axis=1)[:, -2::-1]
+    e = np.sqrt(later / (later + 1)) * (e[:, :-1] - sums / later)
+    return e[which], z[which]
 
 
 def _of_rows(e: Array, past: Array, rng: np.random.Generator) -> float:
