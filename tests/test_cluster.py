@@ -136,7 +136,7 @@ def test_chains_over_own_orders_are_those_of_memory(own_orders, tmp_path):
         model = EulerModel(data, 0.1, Affine())
         orders = np.tile(np.arange(7), (40, 1))
         chains = Chains.start(orders, np.random.default_rng(6))
-        draws = model.draw(model.law(model.fit(orders)), chains, Stretch(20, 50, 4, True))
+        draws = model.draw(model.law(model.fit(orders)), chains, Stretch(20, 50, 4, True, True))
         found.append(
             (chains.orders, draws.kept, draws.positions, draws.tally, draws.counted[1].gram)
         )

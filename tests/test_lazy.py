@@ -36,6 +36,11 @@ def test_nothing_heavy_is_imported_before_it_is_used(code):
     assert imported(code).isdisjoint(HEAVY)
 
 
+def test_a_fit_of_few_slices_compiles_nothing():
+    fit = "import retrace_sde as rt; rt.ReTrace(dt=0.1, random_state=0).fit(rt.LinearSDE([[-1.0]], [[1.0]]).simulate(30, 8, 0.1, x0=2.0, random_state=0))"
+    assert "numba" not in imported(fit)
+
+
 def test_the_names_for_readers_and_the_names_that_are_imported_are_the_same():
     tree = ast.parse(inspect.getsource(rt))
     block = next(node for node in tree.body if isinstance(node, ast.If))

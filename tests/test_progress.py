@@ -234,3 +234,21 @@ def test_one_line_says_that_something_is_compiled_where_someone_looks_on(
         with progress.reporting(None):
             numba.njit(lambda x: x + 1)(1.0)
     assert capsys.readouterr().err == (progress.COMPILING + "\n" if terminal else "")
+
+
+def test_it_is_said_where_the_first_kernel_is_what_imports_numba(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numba = pytest.importorskip("numba")
+    monkeypatch.setattr(progress, "_said", threading.Event())
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress.reporting(None):
+        pass  # nothing is compiled, and nobody listens any more
+    with monkeypatch.context() as before:
+        before.delitem(sys.modules, "numba")
+        begun = progress.reporting(None)
+        begun.__enter__()
+    progress.telling_what_is_compiled()
+    numba.njit(lambda x: x + 2)(1.0)
+    begun.__exit__(None, None, None)
+    assert capsys.readouterr().err == progress.COMPILING + "\n"

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sized
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from time import monotonic
@@ -148,13 +148,40 @@ _said = threading.Event()
 """Set once it has been said that there is something to compile."""
 
 
+_UNHEARD: list[Callable[[], None]] = []
+"""What begins to listen to numba once that is imported."""
+
+
 @contextmanager
 def telling_of_compiling() -> Iterator[None]:
     """Where someone looks on, one line as soon as something is compiled that no earlier run has left in the cache."""
     looks_on = sys.stderr is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules)
-    if _said.is_set() or not looks_on or "numba" not in sys.modules:  # who compiles has imported it
+    if _said.is_set() or not looks_on:
         yield
         return
+    with ExitStack() as listening:
+
+        def listen() -> None:
+            listening.enter_context(_said_once())
+
+        if "numba" in sys.modules:
+            listen()
+        else:  # it is imported by the first that compiles
+            _UNHEARD.append(listen)
+        try:
+            yield
+        finally:
+            _UNHEARD[:] = [each for each in _UNHEARD if each is not listen]
+
+
+def telling_what_is_compiled() -> None:
+    """numba has been imported: whoever waits to hear from it begins to listen."""
+    while _UNHEARD:
+        _UNHEARD.pop()()
+
+
+def _said_once() -> Any:
+    """While it lasts, the first thing that numba compiles is said."""
     from numba.core import event
 
     class Tell(event.Listener):  # type: ignore[misc]
@@ -166,8 +193,7 @@ def telling_of_compiling() -> Iterator[None]:
         def on_end(self, event: Any) -> None:
             """Nothing is said of the end."""
 
-    with event.install_listener("numba:compile", Tell()):
-        yield
+    return event.install_listener("numba:compile", Tell())
 
 
 def report(doing: str, fraction: float | None = None) -> None:

@@ -85,8 +85,8 @@ def test_moves_cost_what_the_orders_they_lead_to_do():
     every = list(range(T))
     for moves, carried_out in ((_reversals, _reversed), (_insertions, _inserted)):
         seen = 0
-        for costs, spans in moves(P):
-            for cost, span in zip(costs.T, spans, strict=True):
+        for costs, *spans in moves(P):
+            for cost, *span in zip(costs.T, *spans, strict=True):
                 orders = carried_out(every, span)
                 assert any(np.allclose(cost, along(each) - along(every)) for each in orders)
                 seen += 1

@@ -205,7 +205,7 @@ def test_drawn_statistics_match_enumeration_within_monte_carlo_error():
     exact = exact_step(problem, law)[1]
     chains = Chains.start(truth, np.random.default_rng(0), chains=12)
     problem.draw(law, chains, Stretch(1, 3000))
-    draws = problem.draw(law, chains, Stretch(3000, 0, positions=True))
+    draws = problem.draw(law, chains, Stretch(3000, 0, positions=True, expected=True))
     parts = problem.expect(draws, law)
     z = []
     for name in exact.__dataclass_fields__:

@@ -95,14 +95,16 @@ def order_rests_on(
         return []
     costs = _costs(data, step, order)
     best: dict[int, tuple[float, tuple[int, int]]] = {}
-    for each, spans in chain(_reversals(costs), _insertions(costs)):
+    for each, first, last in chain(_reversals(costs), _insertions(costs)):
         delta = _summed(each, numbers)
         total = delta.sum(axis=0)
+        if not ((total >= 0) & (total - delta.max(axis=0) < -TINY)).any():
+            continue
         left = np.where(total >= 0, total - delta, 0.0)
         for g in np.flatnonzero((left < -TINY).any(axis=1)).tolist():
             m = int(left[g].argmin())
             if g not in best or left[g, m] < best[g][0]:
-                best[g] = float(left[g, m]), spans[m]
+                best[g] = float(left[g, m]), (int(first[m]), int(last[m]))
     if len(best) > max(1, MAX_CHANGING_SHARE * (numbers.max() + 1)):
         return []
     return [(g, best[g][1]) for g in sorted(best, key=lambda g: best[g][0])]
@@ -134,8 +136,8 @@ def _costs(data: Data, step: Euler, order: Indices) -> Array:
     return np.asarray(0.5 * (before[:, :, None] + after[:, None, :]) - crossed)
 
 
-Moves = Iterator[tuple[Array, list[tuple[int, int]]]]
-"""What some moves cost each trajectory, (n, m), and the first and last position that each of them changes."""
+Moves = Iterator[tuple[Array, Indices, Indices]]
+"""What some moves cost each trajectory, (n, m), and the first and last position (m,) that each of them changes."""
 
 
 def _reversals(P: Array) -> Moves:
@@ -150,7 +152,7 @@ def _reversals(P: Array) -> Moves:
         b = np.arange(a + 1, T)
         delta = P[:, a - 1, b] - P[:, a - 1, a, None] + turned[:, b] - turned[:, a, None]
         delta[:, :-1] += P[:, a, b[1:]]
-        yield delta - after[:, b], [(a, int(each)) for each in b]
+        yield delta - after[:, b], np.full(len(b), a), b
 
 
 def _insertions(P: Array) -> Moves:
@@ -160,10 +162,10 @@ def _insertions(P: Array) -> Moves:
     after = np.zeros((n, T))
     after[:, :-1] = P[:, k, k + 1]
     for a in range(1, T):
-        c = np.array([each for each in range(T) if each not in (a - 1, a)])
+        c = np.delete(np.arange(T), [a - 1, a])
         delta = P[:, c, a] - after[:, a - 1, None] - after[:, c]
         if a < T - 1:
             delta += (P[:, a - 1, a + 1] - after[:, a])[:, None]
         inside = c < T - 1
         delta[:, inside] += P[:, a, c[inside] + 1]
-        yield delta, [(min(a, int(each) + 1), max(a, int(each))) for each in c]
+        yield delta, np.minimum(a, c + 1), np.maximum(a, c)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import array_api_compat
@@ -25,7 +25,7 @@ class Euler:
     diffusion: Array
     dt: float
 
-    @property
+    @cached_property
     def whitening(self) -> Array:
         """W (d, d) with `W H Δt Wᵀ = I`."""
         L = cholesky(self.diffusion * self.dt, lower=True)

@@ -78,13 +78,14 @@ class Chains:
 class Stretch(NamedTuple):
     """A stretch of every chain: `burn` moves, then `samples` records T/2 moves apart, of which `keep` are kept.
 
-    `positions`: count also what stood where.
+    `positions`: count also what stood where; `expected`: and what an M-step needs.
     """
 
     samples: int
     burn: int
     keep: int = 0
     positions: bool = False
+    expected: bool = False
 
 
 @dataclass(frozen=True, eq=False)

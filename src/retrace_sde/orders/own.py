@@ -205,7 +205,7 @@ class _Advance:
 
     def one_by_one(self, piece: Data, numbers: Indices, orders: Indices, states: State) -> _Drawn:
         """By compiled code, one trajectory after the other."""
-        samples, burn, keep, positions = self.stretch
+        samples, burn, keep, positions, _ = self.stretch
         steps, rules = self.law.costs(piece, slice(None)), _rules(self.prior, numbers[:, 0])
         (x, u), (m, C, T) = piece.block(slice(None)), orders.shape
         schedule = Schedule(burn, samples, max(T // 2, 5))

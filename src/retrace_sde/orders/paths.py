@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations, pairwise, permutations, product
+from itertools import combinations, count, pairwise, permutations, product
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,28 @@ from retrace_sde.io.arrays import Array, Indices, State
 from retrace_sde.orders.moves.metropolis import Schedule
 from retrace_sde.orders.moves.proposals import SHARES, SHARPNESS, Proposals, length_table
 from retrace_sde.orders.moves.rules import cold_starts
+from retrace_sde.orders.moves.uncompiled import improve_few
 from retrace_sde.orders.path_chains import Records, sample_path
 from retrace_sde.orders.prior import Prior
-from retrace_sde.orders.search import best_path, improve_path, padded_costs, padded_path, rounded
+from retrace_sde.orders.search import (
+    LONG_SEGMENT,
+    SHORT_SEGMENT,
+    best_path,
+    improve_path,
+    padded_costs,
+    padded_path,
+    rounded,
+)
 
 NEAR_ENDS = 4
 """Positions at either end of an order whose slices are judged as first ones before a search: one that comes from farther inside costs a long step."""
+
+
+FEW_SLICES, SEARCHES_BEFORE_COMPILING = 24, 100
+"""Slices up to which the first searches of a process do without numba: they take .3 to 4 ms each, a few microseconds compiled, but importing numba
+takes .3 s of CPU and its first kernel .2."""
+
+_SEARCHES = count()
 
 
 def path_cost(costs: Array, start: Array, order: Indices) -> float:
@@ -165,7 +181,8 @@ def improve(costs: Array, start: Array, order: Indices, prior: Prior | None = No
 
     With a prior its cost is added, and the order given must break none of its rules.
     """
-    padded, path = padded_costs(costs, start), padded_path(np.asarray(order, dtype=np.intp))
+    T = len(order)
+    padded, path = padded_costs(costs, start), np.concatenate([[T], order, [T]]).astype(np.intp)
     rules = None if prior is None else prior.single()
     last = np.inf
     while True:
@@ -174,8 +191,21 @@ def improve(costs: Array, start: Array, order: Indices, prior: Prior | None = No
         tolerance = 1e-9 * np.abs(edges[np.isfinite(edges)]).sum() + 1e-300
         if tolerance > last / 2:  # the search ended where it would end again
             return path[1:-1]
-        improve_path(padded, rules, path, tolerance, True)
+        if (
+            rules is None
+            and T <= FEW_SLICES
+            and not _compiling_pays()
+            and np.isfinite(padded).all()
+        ):
+            improve_few(padded, path, tolerance, SHORT_SEGMENT, LONG_SEGMENT)
+        else:
+            improve_path(padded, rules, path, tolerance, True)
         last = tolerance
+
+
+def _compiling_pays() -> bool:
+    """The compiled search is there, or so many searches were made that it should be: it finds the same."""
+    return improve_path.compiled_before or next(_SEARCHES) >= SEARCHES_BEFORE_COMPILING
 
 
 @dataclass(frozen=True, eq=False)

@@ -147,6 +147,9 @@ class Data:
     def states(self, order: Indices, position: int = 0) -> Array:
         """The state of every trajectory at one position of an order, (n, d), in numpy."""
         if not Order.of(order).shared:
+            if array_api_compat.is_numpy_array(self.values):
+                rows = np.arange(self.shape[0])
+                return np.asarray(self.values[rows, order[:, position]], dtype=np.float64)
             found = self.each_piece(
                 lambda piece, o: to_numpy(piece.block(slice(None), o)[0]), order[:, [position]]
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -67,12 +68,17 @@ class Gaussian:
         x : array (…, d)
             Points.
         """
+        return log_gaussian(x - self.mean, self._root)
+
+    @cached_property
+    def _root(self) -> Array:
+        """The lower Cholesky factor of the covariance."""
         if not is_positive(self.covariance):
             raise ValueError(
                 "this Gaussian has no density: its covariance is singular (a point start); give one with "
                 "some spread."
             )
-        return log_gaussian(x - self.mean, cholesky(self.covariance, lower=True))
+        return np.asarray(cholesky(self.covariance, lower=True))
 
     def pooled(self, other: Gaussian, share: float) -> Gaussian:
         """Mean and covariance of a sample of which `share` has this distribution and the rest the other.

@@ -80,7 +80,7 @@ def run(
             AVERAGING,
             k / rounds if rounds else max(k / MAX_EM_ROUNDS, (MONTE_CARLO_TOLERANCE / gap) ** 2),
         )
-        draws = model.draw(law, chains, Stretch(effort.records(k), 2 * T))
+        draws = model.draw(law, chains, Stretch(effort.records(k), 2 * T, expected=True))
         if k < effort.warm // 2:  # burn-in: the proposals learn, and then stay as they are
             chains.learn(draws)
         parts = model.expect(draws, law)

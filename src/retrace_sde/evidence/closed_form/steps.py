@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from retrace_sde.evidence.closed_form.panels import Form, Ground, Panels
 from retrace_sde.evidence.closed_form.sums import StepSums, changes, regressors
 from retrace_sde.fit.start_law import Starts, inverted, starts
-from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.arrays import Array, Indices, Mask
 
 RIDGE = 1e-10
 """Added to moments of standardised variables: smaller differences are rounding."""
@@ -350,9 +351,10 @@ class _Between:
         W = self.W[:, None, None]
         pooled = tuple(a + W * b for a, b in zip(self.within[:2], self.between[:2], strict=True))
         begins = [_solved(_ridged(xx), xy) for xx, xy in (self.within[:2], pooled)]
-        tried = [self._alternated(theta, START_ALTERNATIONS) for theta in begins]
-        better = (tried[1][0] > tried[0][0])[:, None, None]
-        return self._alternated(np.where(better, tried[1][1], tried[0][1]), MAX_ALTERNATIONS)
+        one, two = (self._alternated(self._at(each), START_ALTERNATIONS) for each in begins)
+        better = two.value > one.value
+        start = _At(*(_where(better, *each) for each in zip(two, one, strict=True)))
+        return self._alternated(start, MAX_ALTERNATIONS).law
 
     @cached_property
     def _axes(self) -> tuple[Array, Array]:
@@ -362,7 +364,7 @@ class _Between:
         share, U = np.linalg.eigh(inverse @ outer @ inverse.transpose(0, 2, 1))
         return inverse.transpose(0, 2, 1) @ U, np.clip(share, 0.0, 1.0)
 
-    def _alternated(self, theta: Array, steps: int) -> tuple[Array, Array, Array, Array]:
+    def _alternated(self, at: _At, steps: int) -> _At:
         """Θ and the covariances in turn, H/W + Ω with Ω ⪰ 0.
 
         In the coordinates where H is 1 and the rest diagonal, D, every equation stands alone, `(wxx + bxx/D_i) θ_i = …`; where
@@ -371,21 +373,19 @@ class _Between:
         wxy, bxy = self.within[1], self.between[1]
         back, share = self._axes
         W = self.W[:, None, None]
-        before = np.full(len(theta), -np.inf)
-        value, H, V, D = self._log_likelihood(theta)
+        before = np.full(len(at.value), -np.inf)
         for _ in range(steps):
-            if not (value > before + MIN_GAIN_NATS).any():
+            if not (at.value > before + MIN_GAIN_NATS).any():
                 break
-            before = value
-            white = np.linalg.inv(V).transpose(0, 2, 1)
-            right = back.transpose(0, 2, 1) @ (wxy @ white + (bxy @ white) / D[:, None, :])
-            left = 1 - share[:, :, None] * (1 - 1 / (W * D[:, None, :]))
-            theta = back @ (right / np.maximum(left, RIDGE)) @ V.transpose(0, 2, 1)
-            value, H, V, D = self._log_likelihood(theta)
-        return value, theta, H, (V * D[:, None, :]) @ V.transpose(0, 2, 1)
+            before = at.value
+            white, D = at.to.transpose(0, 2, 1), at.D[:, None, :]
+            right = back.transpose(0, 2, 1) @ (wxy @ white + (bxy @ white) / D)
+            left = 1 - share[:, :, None] * (1 - 1 / (W * D))
+            at = self._at(back @ (right / np.maximum(left, RIDGE)) @ at.V.transpose(0, 2, 1))
+        return at
 
-    def _log_likelihood(self, theta: Array) -> tuple[Array, Array, Array, Array]:
-        """But for constants, at Θ; H, coordinates V with V Vᵀ = H, and the variances between in them, at least 1/W."""
+    def _at(self, theta: Array) -> _At:
+        """The covariances within and between that are best with Θ."""
         found = []
         counts = self.n * (self.S - 1), self.n
         for (xx, xy, yy), count in zip((self.within, self.between), counts, strict=True):
@@ -401,7 +401,30 @@ class _Between:
         log_H = 2 * np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
         inner = self.n * (self.S - 1) * (log_H + d)
         outer = self.n * (log_H + (np.log(D) + values / D).sum(axis=1))
-        return -0.5 * (inner + outer), H, lower @ U, D
+        value = -0.5 * (inner + outer)
+        return _At(value, theta, H, lower @ U, U.transpose(0, 2, 1) @ inverse, D)
+
+
+class _At(NamedTuple):
+    """Θ, H, coordinates V with V Vᵀ = H and V⁻¹ (`to`), the variances between subjects in them, D, at least 1/W; and the log-likelihood there."""
+
+    value: Array
+    theta: Array
+    H: Array
+    V: Array
+    to: Array
+    D: Array
+
+    @property
+    def law(self) -> tuple[Array, Array, Array, Array]:
+        """The log-likelihood, Θ, H and H/W + Ω."""
+        outer = (self.V * self.D[:, None, :]) @ self.V.transpose(0, 2, 1)
+        return self.value, self.theta, self.H, outer
+
+
+def _where(some: Mask, one: Array, two: Array) -> Array:
+    """The first array's entries for some of the panels, the second one's for the others."""
+    return np.where(some.reshape(-1, *(1,) * (one.ndim - 1)), one, two)
 
 
 def _solved(A: Array, b: Array) -> Array:

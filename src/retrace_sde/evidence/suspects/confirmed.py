@@ -14,7 +14,8 @@ Limits: a course that none of the regressions follows (a spike of the process it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -92,22 +93,25 @@ def _all_below(p_values: Iterator[float], level: float) -> bool:
     return count > 0
 
 
-def unlike(x: Array, kept: Array, pairs: list[tuple[Place, Place]]) -> Array:
-    """How likely rows (trajectory, position) that look exchanged are where they are, relative to each other's place, under the model where that is largest.
+class Unlike:
+    """Whether rows (trajectory, position) that look exchanged are unlikely where they are, relative to each other's place, under every model.
 
     With p values p₁, p₂ where they are and q₁, q₂ in the other's place: `p₁ p₂ / (q₁ q₂)`.
     """
-    models = _Models(_interpolated(kept), kept) if pairs else None
-    every, ratios = (*range(x.shape[2]),), np.full(len(pairs), np.inf)
-    for i, (one, two) in enumerate(pairs):
-        assert models is not None
-        p1, q1, p2, q2 = (
-            np.array([*models.p_values(x[row], *place, every)])
-            for place in (one, two)
-            for row in (place, two if place == one else one)
-        )
-        ratios[i] = np.max(p1 * p2 / (q1 * q2)) if len(p1) else np.inf
-    return ratios
+
+    def __init__(self, x: Array, kept: Array) -> None:
+        self.x, self.models = x, _Models(_interpolated(kept), kept)
+
+    def __call__(self, one: Place, two: Place, unlikely: Callable[[float], bool]) -> bool:
+        """The first model whose ratio is not `unlikely` ends it: a ratio is rarely small by chance, and others need not be fitted."""
+        every = (*range(self.x.shape[2]),)
+        where = (self.models.p_values(self.x[row], *place, every) for place, row in product((one, two), (one, two)))  # fmt: skip
+        asked = False
+        for p1, q1, q2, p2 in zip(*where, strict=True):
+            asked = True
+            if not (q1 * q2 > 0 and unlikely(p1 * p2 / (q1 * q2))):
+                return False
+        return asked
 
 
 def outlying(x: Array, kept: Array, j: int, k: int, v: int | None) -> bool:

@@ -11,11 +11,12 @@ next to each other that agree.
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from retrace_sde.evidence.suspects.confirmed import Place, confirm, outlying, unlike
+from retrace_sde.evidence.suspects.confirmed import Place, Unlike, confirm, outlying
 from retrace_sde.evidence.suspects.exchanged import Exchange, find_exchanges
 from retrace_sde.evidence.suspects.robust import NORMAL_MAD, median
 from retrace_sde.evidence.suspects.tail import EXCEEDED, Tail, joint_exponent
@@ -179,8 +180,8 @@ class _Search:
         # pairs that are in doubt do not count in the models that are asked
         self.kept = self._without([(e.one, e.two) for e in every])
         pairs = [e for e in every if min(e.rate, e.rate_of_kind) <= MAX_RATE]
-        ratios = unlike(self.x, self._not_doubtful(), [(e.one, e.two) for e in pairs])
-        pairs = _clear(pairs, ratios)
+        if pairs:
+            pairs = _clear(pairs, Unlike(self.x, self._not_doubtful()))
         self.kept = self._without([(e.one, e.two) for e in pairs])
         found = list[Find]()
         for each in pairs:
@@ -202,20 +203,25 @@ class _Search:
         return kept
 
 
-def _clear(pairs: list[Exchange], ratios: Array) -> list[Exchange]:
+def _clear(pairs: list[Exchange], unlike: Unlike) -> list[Exchange]:
     """Pairs that are rare by chance and unlikely where they are under every model; where several of a kind are, less rare ones of that kind too."""
-    both = list(zip(pairs, ratios, strict=True))
-    sure = [
-        r <= PAIR_LEVEL and (e.rate <= PAIR_RATE or e.rate * r <= PAIR_PRODUCT) for e, r in both
-    ]
+
+    def certain(e: Exchange, ratio: float) -> bool:
+        rare = e.rate <= PAIR_RATE or e.rate * ratio <= PAIR_PRODUCT
+        return ratio <= PAIR_LEVEL and rare
+
+    def one_of_several(e: Exchange, ratio: float) -> bool:
+        return e.rate_of_kind * ratio <= PAIR_LEVEL_OF_SEVERAL
+
+    sure = [unlike(e.one, e.two, partial(certain, e)) for e in pairs]
     several = Counter(e.of_one_trajectory for e, clear in zip(pairs, sure, strict=True) if clear)
     return [
         e
-        for e, clear, r in zip(pairs, sure, ratios, strict=True)
+        for e, clear in zip(pairs, sure, strict=True)
         if clear
         or (
             several[e.of_one_trajectory] >= SEVERAL_PAIRS
-            and e.rate_of_kind * r <= PAIR_LEVEL_OF_SEVERAL
+            and unlike(e.one, e.two, partial(one_of_several, e))
         )
     ]
 

@@ -148,7 +148,7 @@ class HiddenOrders:
 
     def draw(self, chains: Chains, stretch: Stretch) -> Draws:
         """Advance every chain, in place."""
-        (C, n, T), (samples, burn, keep, positions) = chains.orders.shape, stretch
+        (C, n, T), (samples, burn, keep, positions, _) = chains.orders.shape, stretch
         thin, stride = max(T // 2, 5), max(samples // max(keep, 1), 1)
         keep = min(keep, samples)
         every = np.arange(T)

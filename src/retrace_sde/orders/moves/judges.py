@@ -17,10 +17,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from numba.extending import overload
-
 from retrace_sde.io.arrays import Indices, State
-from retrace_sde.io.kernels import njit
+from retrace_sde.io.kernels import njit, overload
 from retrace_sde.orders.moves.moves import Move
 
 _IMPLEMENTATIONS: dict[Any, dict[type, Callable[..., Any]]] = {}

@@ -10,12 +10,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
-from numba.extending import overload
 
 from retrace_sde.fit.statespace.filter import put
 from retrace_sde.io.arrays import Array, Indices, Mask
-from retrace_sde.io.kernels import njit
+from retrace_sde.io.kernels import njit, overload
 from retrace_sde.orders.moves.moves import FIRST, SECOND, Move
 
 
@@ -61,6 +59,8 @@ def known_of(rules: Rules | None, j: int, t: int) -> Rules | None:
 @overload(known_of, strict=False)  # not strict: annotations count as differences
 def _known_of(rules: Any, j: Any, t: Any) -> Callable[[Any, Any, Any], Any]:
     """By the type: either branch of an `if` would make the result optional, and every later use slower."""
+    from numba import types
+
     if isinstance(rules, types.NoneType):
         return lambda rules, j, t: None
     return lambda rules, j, t: rules_of(rules, j, t)

@@ -402,13 +402,13 @@ class EulerModel(Model):
     # -- averages over orders ----------------------------------------------------------------------------
 
     def draw(self, law: EulerLaw, chains: Chains, stretch: Stretch) -> Draws:
-        """Advance chains under a law, counting what the M-step needs."""
+        """Advance chains under a law, counting what the M-step needs where that is asked for."""
         dt, drift = self.dt, self.drift
 
         def count(x: Array, u: Any, frequencies: Frequencies) -> Statistics:
             return statistics(x, u, frequencies, dt, drift)
 
-        return self.own_orders(law).draw(chains, stretch, count)
+        return self.own_orders(law).draw(chains, stretch, count if stretch.expected else None)
 
     @property
     def draws_parameters(self) -> bool:

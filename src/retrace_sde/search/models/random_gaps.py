@@ -242,8 +242,9 @@ class SummedGapModel(RandomGapModel):
         return self.law(found)
 
     def draw(self, law: Parameters, chains: Chains, stretch: Stretch) -> Draws:
-        """Advance chains of orders under a law, counting what the M-step needs."""
-        return self.own_orders(law).draw(chains, stretch, partial(self._counted, law))
+        """Advance chains of orders under a law, counting what the M-step needs where that is asked for."""
+        count = partial(self._counted, law) if stretch.expected else None
+        return self.own_orders(law).draw(chains, stretch, count)
 
     def _counted(self, law: Parameters, x: Array, u: Any, frequencies: Frequencies) -> Expected:
         """Expected sums of a block from the frequencies of its pairs: shared out among the gaps of the table."""
