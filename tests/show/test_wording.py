@@ -96,6 +96,21 @@ def test_a_command_never_speaks_python(table, tmp_path):
     assert any(each.startswith(note[:20]) and "outliers='keep'" in each for each in saved.notes)
 
 
+def test_a_forecast_names_the_command_that_has_the_setting(table, tmp_path):
+    """`retrace forecast` looks for wrong values, but has no flag for them and lists none."""
+    table.to_csv(tmp_path / "t.csv", index=False)
+    given = ["t.csv", "--subject", "subject", "--slice", "slice", "--dt", "0.1", "--steps", "1"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        ran = CliRunner().invoke(main, ["forecast", *given])
+    assert ran.exit_code == 0, ran.output
+    assert settings_named(ran.output) == []
+    assert (
+        "(retrace fit --outliers keep uses what was given); `retrace fit` lists them in suspects.csv"
+        in ran.output
+    )
+
+
 def test_python_never_speaks_in_flags(table):
     with pytest.warns(rt.ReTraceWarning, match="see result_.suspects"):
         found = rt.recover(table, subject="subject", slice="slice", dt=0.1, random_state=0)
