@@ -30,7 +30,7 @@ def flag(name, value):
         ("known about time (time=).", "known about time (--time)."),
         ("as an input (covariates=['a', 'b c']).", "as an input (--covariates a,b c)."),
         ("order='likelihood' has no flag", "order='likelihood' has no flag"),
-        ("by --time (in Python time=)", "by --time (in Python time=)"),
+        ("allow it (large=True).", "allow it (--large True)."),
         ("time=5, dt = 1 and p = 0.05 are no settings", "time=5, dt = 1 and p = 0.05 are no settings"),
         ("see result_.suspects.", "see suspects.csv."),
     ],
