@@ -1,9 +1,9 @@
 """Coverage of the average treatment effect, and what happens where an assumption fails.
 
-    python studies/treatment.py [--setting randomised frailty combination] [--seeds 0:60] [--jobs 1] [--recovered] [--test]
+    python studies/treatment.py [--setting randomised held frailty combination] [--seeds 0:60] [--jobs 1] [--recovered] [--test]
 
 60 subjects, 10 visits Δt = .2 apart, dx = (b_j − .7 x + .6 u) dt + .3 dW in Euler's steps, levels b_j of sd .5, started at b_j/.7 ± .6.
-Treatment is drawn at each visit: at random (randomised), more often for subjects of high level, P(u = 1) = 1/(1 + exp(−4 b_j))
+Treatment is drawn at each visit: at random (randomised), at random at every third visit and kept until the next draw (held), more often for subjects of high level, P(u = 1) = 1/(1 + exp(−4 b_j))
 (frailty), or as none or one of two drugs, never both, and the default comparison asks for both (combination). The order is given;
 with --recovered each subject's visits are shuffled, and the order is recovered first (a cohort whose direction is open is counted).
 For each kind of subjects' levels: the share of 95 % intervals that hold the true effect of treatment throughout, with its Monte-Carlo error,
@@ -26,16 +26,18 @@ from retrace_sde.lost_time.table import lines
 
 N, T, DT, RATE, GAIN, SPREAD = 60, 10, 0.2, -0.7, 0.6, 0.5
 TRUTH = GAIN * ((1 + RATE * DT) ** (T - 1) - 1) / RATE
-KINDS = {"randomised": ("levels", "fixed"), "frailty": ("levels", "fixed"), "combination": ("levels",)}  # fmt: skip
+KINDS = {"randomised": ("levels", "fixed"), "held": ("levels", "fixed"), "frailty": ("levels", "fixed"), "combination": ("levels",)}  # fmt: skip
 
 
 def cohort(setting: str, rng: np.random.Generator) -> tuple[Array, Array]:
     """States (N, T, 1) and treatments (N, T, 1 or 2)."""
     own = SPREAD * rng.normal(size=(N, 1))
     x, u = [-own / RATE + 0.6 * rng.normal(size=(N, 1))], []
-    for _ in range(T):
+    for t in range(T):
         if setting == "combination":
             u.append(np.eye(3)[rng.integers(0, 3, size=N)][:, 1:])
+        elif setting == "held" and t % 3:
+            u.append(u[-1])
         else:
             odds = 8 * SPREAD * own if setting == "frailty" else 0 * own
             u.append((rng.random((N, 1)) < 1 / (1 + np.exp(-odds))).astype(float))

@@ -47,7 +47,7 @@ def test_a_switched_column_is_cautioned_and_proposed_as_an_input(trial: Any, tmp
     assert re.search(r"Next .*--variables a,b --covariates drug", run.output), run.output
     given = {"subject": "patient", "slice": "visit", "random_state": 0}
     with pytest.warns(
-        rt.ReTraceWarning, match=r"'drug' holds few distinct values.*--covariates drug"
+        rt.ReTraceWarning, match=r"'drug' holds few distinct values.*\(covariates=\['drug'\]\)"
     ):
         rt.recover(trial, variables=["a", "b", "drug"], **given)
 

@@ -131,8 +131,8 @@ def test_no_store_runs_code(kind, tmp_path, trusting):
         ({"dtype": [["a", "|O"]]}, "save numbers or text"),
         ({"shape": "many"}, "damaged"),
         ({"dtype": "<f8", "shape": [-3]}, "damaged"),
-        ({"dtype": "<f8", "shape": [10**9]}, "--large"),
-        ({"dtype": "<f8", "chunks": [10**9]}, "--large"),
+        ({"dtype": "<f8", "shape": [10**9]}, "large=True"),
+        ({"dtype": "<f8", "chunks": [10**9]}, "large=True"),
     ],
 )
 def test_stores_that_are_not_read(changes, words, tmp_path):
@@ -246,7 +246,7 @@ def test_a_file_that_would_fill_the_memory_is_not_read(kind, tmp_path, monkeypat
     bomb(path)
     monkeypatch.setattr(sizes, "ALWAYS_ALLOWED_BYTES", 1 << 22)
     monkeypatch.setattr(sizes, "MAX_EXPANSION", 1)
-    with pytest.raises(ValueError, match="--large"):
+    with pytest.raises(ValueError, match="large=True"):
         read_table(path)
 
 
@@ -263,7 +263,7 @@ def test_what_a_user_knows_to_be_large_is_read(kind, tmp_path, monkeypatch):
         frame.to_parquet(path)
     monkeypatch.setattr(sizes, "ALWAYS_ALLOWED_BYTES", 1000)
     monkeypatch.setattr(sizes, "MAX_EXPANSION", 0)
-    with pytest.raises(ValueError, match="--large"):
+    with pytest.raises(ValueError, match="large=True"):
         read_table(path)
     assert len(read_table(path, large=True)) == 3000
 

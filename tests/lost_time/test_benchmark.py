@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -83,6 +86,23 @@ def test_the_command(tmp_path):
         said = CliRunner().invoke(main, ["benchmark", *wrong])
         assert said.exit_code == 2
         assert word in said.output
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "benchmark.md"
+
+
+@pytest.mark.skipif(not PAGE.exists(), reason="the pages are in the repository, not in a wheel")
+def test_a_method_beside_the_command(tmp_path, monkeypatch):
+    """As docs/benchmark.md has it: saved as a file in the folder where the command is typed."""
+    code = r"^```python\n(.*?)^```"
+    (written,) = re.findall(code, PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    (tmp_path / "written_by_a_user.py").write_text(written)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
+    asked = ["--method", "written_by_a_user:order", "--panel", "wear"]
+    said = CliRunner().invoke(main, ["benchmark", *asked])
+    assert said.exit_code == 0, said.output
+    assert "| written_by_a_user:order" in said.output
 
 
 def test_a_folder_of_real_panels(tmp_path):

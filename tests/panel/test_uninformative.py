@@ -143,7 +143,7 @@ def test_a_fit_with_a_clock_is_the_fit_without_it(permutation):
     options = {"dt": 0.2, "drift": "affine", "permutation": permutation, "random_state": 0}
     if permutation == "independent":
         options["estimator"] = "mle"
-    with pytest.warns(rt.ReTraceWarning, match=r"variable 2\) looks like a clock.*--time"):
+    with pytest.warns(rt.ReTraceWarning, match=r"variable 2\) looks like a clock.*times \(time=\)"):
         whole = rt.ReTrace(**options).fit(X)
     part = rt.ReTrace(**options).fit(X[:, :, :2])
     np.testing.assert_array_equal(whole.order_, part.order_)
@@ -174,7 +174,7 @@ def test_noise_given_for_every_variable_is_taken_for_those_that_stay(tmp_path):
 def test_nothing_but_clocks_is_refused_by_name():
     rng = np.random.default_rng(5)
     X = np.stack([clocks(rng)[name][0] for name in ("visit", "age in years")], axis=2)
-    with pytest.raises(ValueError, match=r"no variable has dynamics.*'x0'.*'x1'.*--time"):
+    with pytest.raises(ValueError, match=r"no variable has dynamics.*'x0'.*'x1'.*times \(time=\)"):
         rt.ReTrace(drift="affine").fit(X[:, rng.permutation(T)])
 
 

@@ -218,3 +218,25 @@ def test_residuals_and_effects_follow_their_selectors(visit):
     assert picture(page, "graph") != rates
     page.locator("#graph-kind").select_option(index=0)
     assert picture(page, "graph") == rates
+
+
+def test_a_value_that_is_probably_wrong_sets_no_scale(browser, tmp_path):
+    """It is circled at the edge, and the lines of the others keep their shape."""
+    sde = rt.simulate.random_irreversible_sde(3, random_state=0)
+    X = sde.simulate(30, 8, 0.1, x0=2.0, random_state=1)
+    X[4, 3, 0] *= 1000
+    model = rt.ReTrace(dt=0.1, random_state=0, n_jobs=1)
+    with pytest.warns(rt.ReTraceWarning, match="treated as missing"):
+        model.fit(X)
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    page.goto(rt.write_report(model, X, tmp_path / "report.html").as_uri())
+    page.locator("#paths-after svg path.chosen").wait_for()
+    box = page.locator("#paths-after svg").bounding_box()
+    lines = page.locator("#paths-after svg path.path").evaluate_all(
+        "each => each.map(line => line.getBBox().height)"
+    )
+    (circle,) = page.locator("#paths-after svg circle.suspect").all()
+    assert sum(height > 20 for height in lines) > 20
+    at = circle.bounding_box()["y"] - box["y"]
+    assert 0 <= at <= box["height"]
+    page.close()

@@ -30,7 +30,7 @@ def flag(name, value):
         ("known about time (time=).", "known about time (--time)."),
         ("as an input (covariates=['a', 'b c']).", "as an input (--covariates a,b c)."),
         ("order='likelihood' has no flag", "order='likelihood' has no flag"),
-        ("by --time (in Python time=)", "by --time (in Python time=)"),
+        ("allow it (large=True).", "allow it (--large True)."),
         ("time=5, dt = 1 and p = 0.05 are no settings", "time=5, dt = 1 and p = 0.05 are no settings"),
         ("see result_.suspects.", "see suspects.csv."),
     ],
@@ -94,6 +94,21 @@ def test_a_command_never_speaks_python(table, tmp_path):
     note = next(each for each in json.loads(numbers)["notes"] if "look" in each)
     saved = rt.ReTraceResult.load(tmp_path / "o" / "result.npz")  # read in Python, so in its words
     assert any(each.startswith(note[:20]) and "outliers='keep'" in each for each in saved.notes)
+
+
+def test_a_forecast_names_the_command_that_has_the_setting(table, tmp_path):
+    """`retrace forecast` looks for wrong values, but has no flag for them and lists none."""
+    table.to_csv(tmp_path / "t.csv", index=False)
+    given = ["t.csv", "--subject", "subject", "--slice", "slice", "--dt", "0.1", "--steps", "1"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        ran = CliRunner().invoke(main, ["forecast", *given])
+    assert ran.exit_code == 0, ran.output
+    assert settings_named(ran.output) == []
+    assert (
+        "(retrace fit --outliers keep uses what was given); `retrace fit` lists them in suspects.csv"
+        in ran.output
+    )
 
 
 def test_python_never_speaks_in_flags(table):

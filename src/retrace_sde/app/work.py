@@ -155,6 +155,7 @@ VALUES = {
 PYTHON_WORDS = {
     "share=True": "share.html",
     "Knowledge(first=…, precedences=…)": "“First slice”",
+    "(large=True)": "(in Python, read_table(…, large=True); in a command, --large)",
 }
 """What the page calls otherwise."""
 

@@ -52,6 +52,10 @@ def benchmark(
         if out is not None:
             check_target(out, folder=False)
             check_outputs([out], force=force)
+        if any(":" in name for name in methods) and str(Path.cwd()) not in sys.path:
+            sys.path.append(
+                str(Path.cwd())
+            )  # where a user's own file is; last, so that it hides no package
         found = table.run(
             methods or list(shipped.METHODS), panels or there, range(first_seed, first_seed + seeds),
             folder=data, jobs=jobs, begin=begin,

@@ -128,16 +128,20 @@ def _drop_output() -> None:
 def _flag(name: str, value: str | None) -> str | None:
     """A setting as the command that runs takes it, `outliers='keep'` as `--outliers keep`; None where it has no such flag.
 
-    `retrace diagnose` speaks of the fit that comes next.
+    `retrace diagnose` speaks of the fit that comes next; commands that fit by default settings name `retrace fit`, which has the others.
     """
     context, flag = click.get_current_context(silent=True), f"--{name.replace('_', '-')}"
-    command = None if context is None else context.command
-    if context is not None and context.info_name == "diagnose":
-        command = context.find_root().command.get_command(context, "fit")  # type: ignore[attr-defined]
-    for option in () if command is None else command.params:
-        if isinstance(option, click.Option) and flag in option.opts:
-            truth = {"True": "" if option.is_flag else "yes", "False": "no", "None": "none"}
-            return f"{flag} {truth.get(value or '', value or '')}".rstrip()
+    commands = {} if context is None else {"": context.command}
+    if context is not None and context.info_name in ("diagnose", "forecast", "audit"):
+        fit = context.find_root().command.get_command(context, "fit")  # type: ignore[attr-defined]
+        commands = (
+            {"": fit} if context.info_name == "diagnose" else {**commands, "retrace fit ": fit}
+        )
+    for prefix, command in commands.items():
+        for option in command.params:
+            if isinstance(option, click.Option) and flag in option.opts:
+                truth = {"True": "" if option.is_flag else "yes", "False": "no", "None": "none"}
+                return f"{prefix}{flag} {truth.get(value or '', value or '')}".rstrip()
     return None
 
 
@@ -336,6 +340,10 @@ def one_table_options(default: str | None) -> Callable[[Command], Command]:
     return add
 
 
+SUSPECTS_OF_FIT = "see result_.suspects", "`retrace fit` lists them in suspects.csv"
+"""These commands write one table, and none of suspects."""
+
+
 @dataclass(frozen=True)
 class TableJob:
     """A table that was read, what its columns are, and the place of the one table that is written from it; None: nowhere."""
@@ -378,12 +386,13 @@ class TableJob:
 
     def answer(self, cautions: list[str]) -> dict[str, Any]:
         """What every such command says: the file, how FILE was read, and cautions."""
-        return {"file": str(self.out), "notes": notes_of(self.frame), "warnings": cautions}
+        warnings = [each.replace(*SUSPECTS_OF_FIT) for each in cautions]
+        return {"file": str(self.out), "notes": notes_of(self.frame), "warnings": warnings}
 
     def lines(self, cautions: list[str]) -> Iterator[tuple[str, str]]:
         """The same in words, after the command's own."""
         yield from (("Note", text) for text in notes_of(self.frame))
-        yield from (("Caution", text) for text in cautions)
+        yield from (("Caution", text.replace(*SUSPECTS_OF_FIT)) for text in cautions)
         if self.out is not None:
             yield "Replaced" if self.replaced else "Written", str(self.out)
 

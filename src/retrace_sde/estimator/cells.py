@@ -57,7 +57,7 @@ def with_cells_checked(panel: Panel, request: Request) -> tuple[Panel, tuple[str
 def _few_values(names: list[str], share: float, two: list[str]) -> str:
     """Columns that tie, in words; `two`: those of two values, which may be a treatment."""
     one = len(names) == 1
-    inputs = f" If {', '.join(map(repr, two))} was given or done to the subjects, take it as an input: --covariates {','.join(two)} (in Python covariates={two})."
+    inputs = f" If {', '.join(map(repr, two))} was given or done to the subjects, take it as an input (covariates={two})."
     return (
         f"{', '.join(map(repr, names))} {'holds' if one else 'hold'} few distinct values (two cells of different subjects are equal with probability up to "
         f"{share:.2g}): a model of continuous values describes {'it' if one else 'them'} poorly. Sum counts over longer periods or over "

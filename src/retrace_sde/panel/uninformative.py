@@ -122,7 +122,7 @@ _FOUND = {
     Why.COPY: "repeats {of} but for rounding",
 }
 
-_NAME_IT = "; if it counts time, name it with --time (in Python time=)"
+_NAME_IT = "; if it counts time, name it as the times (time=)"
 _ADVICE = {
     Why.CLOCK: _NAME_IT,
     Why.LOOSE_CLOCK: _NAME_IT,

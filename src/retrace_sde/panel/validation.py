@@ -117,7 +117,7 @@ def check_panel(
         if len(idlers) == len(panel.names):
             raise ValueError(
                 f"no variable has dynamics of its own. {' '.join(each.found for each in idlers)} Name what counts time "
-                "with --time (in Python time=), and give at least one variable that changes along it."
+                "as the times (time=), and give at least one variable that changes along it."
             )
         panel = replace(panel, values=values).without(idlers)
         if idlers:  # order and units are those of what is left

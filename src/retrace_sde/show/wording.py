@@ -17,7 +17,7 @@ Wording = Callable[[str], str]
 _wording: ContextVar[Wording] = ContextVar("retrace_wording", default=str)
 
 SETTING = re.compile(
-    r"(?<!in Python )\b([a-z][a-z_]*)=(?:'([^']*)'|(True|False|None)\b|\[('[^\]]*')\]|(?=[\s,.;:)]|$))"
+    r"\b([a-z][a-z_]*)=(?:'([^']*)'|(True|False|None)\b|\[('[^\]]*')\]|(?=[\s,.;:)]|$))"
 )
 """A setting as Python writes it: a name with a text, a truth value, None or a list of texts; or the name alone, `time=`."""
 

@@ -44,7 +44,7 @@ class TooLargeError(ValueError):
     def __init__(self, what: str) -> None:
         super().__init__(
             f"{what} far more than its size on the disk makes likely, and is not read. If you know where "
-            "it comes from, allow it with --large (in Python read_table(…, large=True))."
+            "it comes from, allow it (large=True)."
         )
 
 
@@ -71,7 +71,7 @@ def read_apart(read: Callable[..., Any], size: float, **job: Any) -> Any:
     if kind == "silent":
         raise ValueError(
             "it makes its library run out of memory or crash: save it again, or, if you know where it comes from, "
-            "allow it more memory with --large (in Python read_table(…, large=True))."
+            "allow it more memory (large=True)."
         )
     raise (ValueError if kind == "refused" else RuntimeError)(found)
 

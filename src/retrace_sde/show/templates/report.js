@@ -315,16 +315,19 @@ function pathChart(id, label, restored) {
     const lines = paths.values.map((each, k) => {
       const one = data.units[owner(k)], order = one.steps[restored ? one.steps.length - 1 : 0].order;
       const xs = restored ? paths.times[owner(k)] : one.slices;
-      return order.map((a, position) => [xs[position], each[variable][a], one.labels[a]]);
+      const wrong = new Set(((paths.suspects || [])[k] || []).filter(([v]) => v === variable).map(([, a]) => a));
+      return order.map((a, position) => [xs[position], each[variable][a], one.labels[a], wrong.has(a)]);
     });
     const x = extent(lines.flatMap((line) => line.map((p) => p[0])), 0.01);
-    const y = extent(lines.flatMap((line) => line.map((p) => p[1])));
+    // A value that is probably wrong does not set the scale: beyond the others it is drawn at the edge.
+    const y = extent(lines.flatMap((line) => line.filter((p) => !p[3]).map((p) => p[1])));
+    const inside = (b) => Math.min(Math.max(b, y[0]), y[1]);
     const [px, py] = frame(svg, box, x, y, [restored ? "time" : "slice as stored", short(paths.variables[variable], 30)]);
     const draw = (line, kind) => {
       let d = "", pen = "M";
       for (const [a, b] of line) {
         if (b === null) { pen = "M"; continue; }
-        d += `${pen}${px(a).toFixed(1)} ${py(b).toFixed(1)}`;
+        d += `${pen}${px(a).toFixed(1)} ${py(inside(b)).toFixed(1)}`;
         pen = "L";
       }
       make("path", { d, class: kind }, svg);
@@ -332,16 +335,12 @@ function pathChart(id, label, restored) {
     lines.forEach((line, k) => { if (k !== trajectory) draw(line, "path"); });
     draw(lines[trajectory], "path chosen");
     const marks = lines[trajectory].filter((p) => p[1] !== null).map(([a, b, name]) => ({
-      x: px(a), y: py(b),
+      x: px(a), y: py(inside(b)),
       text: `${paths.ids[trajectory]}, ${paths.variables[variable]}: ${show(b)}\n${restored ? `time ${show(a)}, ${name}` : name}`,
     }));
-    lines.forEach((line, k) => {
-      const one = data.units[owner(k)], order = one.steps[restored ? one.steps.length - 1 : 0].order;
-      for (const [v, a] of (paths.suspects || [])[k] || []) {
-        const p = line[order.indexOf(a)];
-        if (v === variable && p && p[1] !== null) make("circle", { cx: px(p[0]), cy: py(p[1]), r: 5, class: "suspect" }, svg);
-      }
-    });
+    for (const [a, b] of lines.flat().filter((p) => p[3] && p[1] !== null)) {
+      make("circle", { cx: px(a), cy: py(inside(b)), r: 5, class: "suspect" }, svg);
+    }
     if (marks.length <= 60) marks.forEach((m) => make("circle", { cx: m.x, cy: m.y, r: 2.5, class: "dot" }, svg));
     return { height: 304, marks, bars: true };
   });
