@@ -9,7 +9,7 @@ import pytest
 
 import retrace_sde as rt
 from retrace_sde.estimator import fitting
-from retrace_sde.evidence.direction.verdict import Caution, Reason
+from retrace_sde.evidence.direction.verdict import Caution, Reason, left_open
 from retrace_sde.fit.regression import ErrorKind
 
 A = np.array([[-1.0, 0.5, 0.0], [-0.5, -1.0, 0.3], [0.0, -0.3, -0.8]])
@@ -249,7 +249,7 @@ def test_a_fold_of_the_slices_leaves_the_direction_of_their_deviations_open(monk
         found, plan = plain(*given, deviations=deviations)
         if deviations:
             return found, plan
-        doubtful = found.outcome.direction.left_open(Reason.FOLD)
+        doubtful = left_open(found.outcome.direction, Reason.FOLD)
         cautions = (*found.outcome.cautions, Caution.FOLD)
         outcome = replace(found.outcome, direction=doubtful, cautions=cautions)
         return replace(found, outcome=outcome), plan

@@ -270,7 +270,9 @@ def stationary(seed, *, n=30, T=12):
 
 
 def test_an_open_direction_shows_both_ways_round(tmp_path):
-    found = rt.recover(stationary(0, n=120), subject="subject", slice="slice", dt=0.3, random_state=0)
+    found = rt.recover(
+        stationary(0, n=120), subject="subject", slice="slice", dt=0.3, random_state=0
+    )
     assert found.direction == "open"
     ordered, twin = found.ordered, found.model.alternative_
     assert (ordered["direction"] == "open").all()

@@ -219,10 +219,10 @@ def test_what_is_asked_by_name_is_fitted_along_any_order(kind):
 
 
 def test_what_is_noted_of_subjects_who_are_alike_is_not_said_of_levels():
-    """Levels read as noise that is not there: "no observation noise" stood beside the noise that was found."""
+    """Levels read as noise that is not there: that noise is negligible stood beside the noise that was found."""
     X = panel(12, n=40, T=8)[0] + 0.1 * np.random.default_rng(0).normal(size=(40, 8, 2))
     found = fit(X, observation_noise="diagonal", subjects="levels").result_
     alike = fit(X, observation_noise="diagonal", subjects="alike").result_
-    assert any("no observation noise" in note for note in alike.notes)
-    assert not any("no observation noise" in note for note in found.notes)
+    assert any("observation noise is negligible" in note for note in alike.notes)
+    assert not any("observation noise is negligible" in note for note in found.notes)
     assert np.sqrt(np.diag(found.observation_noise)).max() > 0.05

@@ -27,7 +27,7 @@ from retrace_sde.estimator.request import Request
 from retrace_sde.estimator.units import Units
 from retrace_sde.evidence.candidates.candidate import CandidateKind
 from retrace_sde.evidence.dependence import Dependence, DependenceKind
-from retrace_sde.evidence.direction.verdict import Caution, Reason
+from retrace_sde.evidence.direction.verdict import Caution, Reason, left_open
 from retrace_sde.evidence.outcome import Outcome, fit
 from retrace_sde.evidence.selection.noise import NoiseChoice, noise_by_evidence
 from retrace_sde.io.lazy.array import LazyArray
@@ -185,7 +185,7 @@ def _as_folded(fitted: PanelFit, first: Outcome) -> PanelFit:
     fitted = fitted.cautioned(*(each for each in first.cautions if each == Caution.FOLD))
     if first.direction.reason is not Reason.FOLD or not fitted.outcome.direction.identified:
         return fitted
-    direction = fitted.outcome.direction.left_open(Reason.FOLD)
+    direction = left_open(fitted.outcome.direction, Reason.FOLD)
     return replace(fitted, outcome=replace(fitted.outcome, direction=direction))
 
 

@@ -25,6 +25,7 @@ from retrace_sde.evidence.direction.verdict import (
     direction_test,
     doubtful_direction,
     known_direction,
+    left_open,
 )
 from retrace_sde.evidence.tied_cells import doubtful_cells
 from retrace_sde.fit.euler import Euler
@@ -139,7 +140,7 @@ def guarded(
 
 def closed_loop(case: GuardedCase) -> GuardFinding | None:
     """A closed loop has no first slice, and so no direction."""
-    return GuardFinding(case.test.left_open(Reason.CYCLE), cycle=True) if case.cycle else None
+    return GuardFinding(left_open(case.test, Reason.CYCLE), cycle=True) if case.cycle else None
 
 
 def folded_path(case: GuardedCase) -> GuardFinding | None:
@@ -150,7 +151,7 @@ def folded_path(case: GuardedCase) -> GuardFinding | None:
     if fold is None:
         return None
     cautions = (Caution.FOLD,) if fold.probability else ()  # a turn that shows is not folded
-    test = case.test.left_open(Reason.FOLD) if case.called else case.test
+    test = left_open(case.test, Reason.FOLD) if case.called else case.test
     return GuardFinding(test, cautions, fold=fold)
 
 
@@ -160,7 +161,7 @@ def too_few_to_exclude_a_fold(case: GuardedCase) -> GuardFinding | None:
     few = Order.of(case.order).shared and d == 1 and n < MIN_SUBJECTS_TO_EXCLUDE_FOLD
     if not few or not case.called or case.mechanism or case.order_known:
         return None
-    return GuardFinding(case.test.left_open(Reason.FOLD), (Caution.FOLD,))
+    return GuardFinding(left_open(case.test, Reason.FOLD), (Caution.FOLD,))
 
 
 def unequal_gaps(case: GuardedCase) -> GuardFinding | None:
@@ -183,7 +184,7 @@ def equal_cells(case: GuardedCase) -> GuardFinding | None:
         x = x[:, :, judged_variables(x)]
     if not doubtful_cells(x, case.order):
         return None
-    return GuardFinding(case.test.left_open(Reason.EQUAL_CELLS))
+    return GuardFinding(left_open(case.test, Reason.EQUAL_CELLS))
 
 
 GUARDS: list[Callable[[GuardedCase], GuardFinding | None]] = [
@@ -195,7 +196,7 @@ GUARDS: list[Callable[[GuardedCase], GuardFinding | None]] = [
 ]
 """Every guard, in the order in which they look.
 
-A new one is a function above, a line here, and in `direction/verdict` a `Reason` with its sentence in `_SENTENCES`; it returns `case.test.left_open(…)`. What it warns of is
+A new one is a function above, a line here, and in `direction/verdict` a `Reason` with its sentence in `_SENTENCES`; it returns `left_open(case.test, …)`. What it warns of is
 a plain string in `GuardFinding.cautions`, a `Caution` only where other code asks for it by name.
 """
 

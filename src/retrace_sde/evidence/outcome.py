@@ -20,6 +20,7 @@ from retrace_sde.evidence.direction.verdict import (
     Reason,
     direction_test,
     known_direction,
+    left_open,
 )
 from retrace_sde.evidence.growth import Growth, GrowthSeen, look
 from retrace_sde.evidence.guards import GuardFinding, cut, from_knowledge, guarded, loops
@@ -461,7 +462,7 @@ def _directed(
 def _believed(outcome: Outcome, seen: GuardFinding) -> Outcome:
     direction = seen.direction
     if cut_short() is not None and not direction.known:
-        direction = direction.left_open(Reason.STOPPED)
+        direction = left_open(direction, Reason.STOPPED)
     return replace(
         outcome,
         direction=direction,

@@ -336,14 +336,15 @@ class DirectionTest:
             both = " Both are returned." if self.reason is Reason.TESTED else BOTH_DIRECTIONS
         return self.sentence + both + (CLOSE if self.close else "")
 
-    def left_open(self, reason: Reason) -> DirectionTest:
-        """The same without a direction, for a reason whose sentence is in `_SENTENCES`."""
-        return replace(self, identified=False, p_value=None, p_error=None, reason=reason)
-
     @property
     def sentence(self) -> str:
         """The verdict without what is done about it."""
         return _SENTENCES[self.reason](self)
+
+
+def left_open(test: DirectionTest, reason: Reason) -> DirectionTest:
+    """The same test without a direction, for a reason whose sentence is in `_SENTENCES`."""
+    return replace(test, identified=False, p_value=None, p_error=None, reason=reason)
 
 
 def direction_test(
@@ -412,7 +413,7 @@ def known_direction(test: DirectionTest, nats: float = float("inf")) -> Directio
 
 def doubtful_direction(test: DirectionTest, other: DirectionTest, *, shared: bool) -> DirectionTest:
     """Of steps too unequal for equal gaps, where gaps estimated from the data say the opposite."""
-    return replace(test.left_open(Reason.UNEQUAL_STEPS), opposed=other.evidence, shared=shared)
+    return replace(left_open(test, Reason.UNEQUAL_STEPS), opposed=other.evidence, shared=shared)
 
 
 BOTH_DIRECTIONS = " Both directions are returned."
