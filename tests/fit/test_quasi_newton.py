@@ -1,5 +1,7 @@
 """The last stretch of a climb: it finds the maximum, whatever the start, and its slopes are the likelihood's."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -103,3 +105,24 @@ def test_a_likelihood_is_given_up_only_where_it_is_out_of_reach(seed):
     top = whole.expected.likelihood
     assert search(top - 1).expected.likelihood >= top - 1
     assert search(top + 1000).evaluations < whole.evaluations
+
+
+def test_a_step_where_the_smoother_breaks_down_is_refused():
+    """One of 100 panels of growth with offsets of slices ended in an error: of its data, though a trial step was to blame."""
+    model, order = models(panel(1))["equal steps"], np.arange(15)
+    prepared = model._prepared([order])
+    start = model._guess(order, as_noise("estimate", 2)[0])
+    first, tried = model._expect(prepared, start), []
+
+    def expect(law):
+        found = model._expect(prepared, law)
+        tried.append(law)
+        if len(tried) != 2:
+            return found
+        broken = replace(found.first, covariance=np.full((2, 2), np.nan))
+        return replace(found, first=broken)
+
+    end = finish(expect, model._ascent, start, first)
+    assert len(tried) > 2
+    assert end.expected.likelihood > first.likelihood
+    assert np.isfinite(end.parameters.H).all()

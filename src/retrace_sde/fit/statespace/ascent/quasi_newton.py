@@ -9,7 +9,7 @@ the maximum in about 50 passes of the smoother. R is its own coordinate, in whic
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -220,11 +220,12 @@ class Coordinates:
         if setup.initial is None:
             n, C = expected.trajectories, from_log_cholesky(of_P / self._first_root, len(P))
             M, away = P @ C, expected.first.mean - now.initial.mean
-            white = solve_triangular(M, away, lower=True)
-            spread = solve_triangular(M, expected.first.covariance, lower=True)
-            spread = solve_triangular(M, spread.T, lower=True) + np.outer(white, white)
-            to_mean = solve_triangular(M.T, white)
-            to_M = solve_triangular(M.T, spread - np.eye(len(M)))
+            # a smoother that broke down gives moments that are not finite: so are the slopes then, and the step is refused
+            solve = partial(solve_triangular, check_finite=False)
+            white = solve(M, away, lower=True)
+            spread = solve(M, expected.first.covariance, lower=True)
+            spread = solve(M, spread.T, lower=True) + np.outer(white, white)
+            to_mean, to_M = solve(M.T, white), solve(M.T, spread - np.eye(len(M)))
             parts.append(n * P.T @ to_mean / self._first_root)
             parts.append(n * by_log_factor(P.T @ to_M, C) / self._first_root)
         if self._spans is not None and slopes.gaps is not None and now.gaps is not None:
