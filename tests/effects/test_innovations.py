@@ -107,5 +107,5 @@ def test_averaging_over_orders_finds_the_error_and_the_parameters_of_the_true_or
     assert found.orders.shape == (12, n, 61)
     assert np.all(np.sort(found.orders, axis=2) == np.arange(61))
     model = SubjectModel(known, None, None, known)
-    unit = np.sqrt(np.diag(jackknife(model, Rows.along(problem, truth, ())).covariance))
+    unit = np.sqrt(np.diag(jackknife(model, Rows.along(problem, truth, (), ())).covariance))
     assert np.all(np.abs(found.model.base.coefficients - known.coefficients) < 3 * unit)

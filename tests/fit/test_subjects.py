@@ -165,7 +165,7 @@ def test_errors_of_the_coefficients_hold_over_replicates() -> None:
         grams = subject_grams(problem.data, np.arange(10), problem.dt, problem.drift)
         fit = fit_subjects(grams, 540, 2, columns=(1,))
         fits.append(fit.coefficients[0])
-        rows = Rows.along(problem, np.arange(10), ())
+        rows = Rows.along(problem, np.arange(10), (), ())
         found = jackknife(SubjectModel(fit, None, None, fit), rows, np.arange(60) % 20)
         errors.append(np.sqrt(np.diag(found.covariance)))
     ratio = np.std(fits, axis=0, ddof=1) / np.mean(errors, axis=0)

@@ -288,7 +288,7 @@ def fit_regime(
         return Regime(problem, order, *drawn, missing=missing, treatments=treatments)
     if len(np.unique(orders, axis=0)) == 1:
         orders = orders[:1]
-    rows = Rows.joined([Rows.along(problem, each, treatments) for each in orders])
+    rows = Rows.joined([Rows.along(problem, each, treatments, columns) for each in orders])
     model = fit_model(rows, problem.n_features, columns, fixed=fixed)
     error = measurement_error(problem, model.base, order)
     return Regime(problem, order, model, orders, rows, error, treatments=treatments)

@@ -23,10 +23,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from retrace_sde.fit.moments import regression_rows
 from retrace_sde.fit.random_intercepts import independent_starts
 from retrace_sde.fit.subjects import SubjectFit, fit_subjects, posterior_deviations, subject_grams
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data, to_numpy
+from retrace_sde.panel.clock import Gaps
 from retrace_sde.search.models.euler import EulerModel
 
 MAX_MODEL_ALTERNATIONS, SLOPE_TOLERANCE = 20, 1e-5
@@ -36,43 +38,62 @@ MAX_MODEL_ALTERNATIONS, SLOPE_TOLERANCE = 20, 1e-5
 @dataclass(frozen=True, eq=False)
 class Rows:
     """Along K orders: Gram matrices of the steps (K, n, p + d, p + d), first states (K, n, d), and Gram matrices of (1, x, u) over the
-    steps (K, n, 1 + d + k, …), u being the k treatments that change within subjects. `steps` (n,) counts."""
+    steps (K, n, 1 + d + k, …), u being the k treatments that change within subjects. `history` (K, n, p + k s + d, …) is `grams` with
+    the treatments' histories times φ_S between features and steps. `steps` (n,) counts."""
 
     grams: Array
     starts: Array
     policy: Array
+    history: Array
     steps: Array
 
     @classmethod
-    def along(cls, problem: EulerModel, order: Indices, treatments: Sequence[int]) -> Rows:
+    def along(
+        cls,
+        problem: EulerModel,
+        order: Indices,
+        treatments: Sequence[int],
+        columns: Sequence[int],
+    ) -> Rows:
         """Of a problem along one order, (T,) or (n, T)."""
-        data = problem.data
+        data, p = problem.data, problem.n_features
+        policy = _policy_grams(data, order, list(treatments))
+        total = policy[:, 0].sum(axis=0)
+        means = total[len(total) - len(treatments) :] / total[0]
+        history = _history_grams(problem, order, list(treatments), list(columns), means)
+        added = len(treatments) * len(columns)
+        kept = np.delete(np.arange(history.shape[1]), np.arange(p, p + added))
         return cls(
-            subject_grams(data, order, problem.dt, problem.drift)[None],
+            history[:, kept][:, :, kept][None],
             data.states(order)[None],
-            _policy_grams(data, order, list(treatments))[None],
+            policy[None],
+            history[None],
             data.lengths.steps.each.astype(float),
         )
 
     @classmethod
     def joined(cls, parts: Sequence[Rows]) -> Rows:
         """Several orders of the same subjects."""
-        grams, starts, policy = (
+        grams, starts, policy, history = (
             np.concatenate([getattr(each, name) for each in parts])
-            for name in ("grams", "starts", "policy")
+            for name in ("grams", "starts", "policy", "history")
         )
-        return cls(grams, starts, policy, parts[0].steps)
+        return cls(grams, starts, policy, history, parts[0].steps)
+
+    @property
+    def n_treatments(self) -> int:
+        """k."""
+        return self.policy.shape[2] - 1 - self.starts.shape[2]
 
     def draw(self, k: int) -> Rows:
         """One of the orders."""
         at = slice(k, k + 1)
-        return Rows(self.grams[at], self.starts[at], self.policy[at], self.steps)
+        return Rows(self.grams[at], self.starts[at], self.policy[at], self.history[at], self.steps)
 
     def some(self, rows: Indices) -> Rows:
         """Of some subjects."""
-        return Rows(
-            self.grams[:, rows], self.starts[:, rows], self.policy[:, rows], self.steps[rows]
-        )
+        grams, starts = self.grams[:, rows], self.starts[:, rows]
+        return Rows(grams, starts, self.policy[:, rows], self.history[:, rows], self.steps[rows])
 
 
 def _policy_grams(data: Data, order: Indices, treatments: list[int]) -> Array:
@@ -88,6 +109,35 @@ def _policy_grams(data: Data, order: Indices, treatments: list[int]) -> Array:
         return np.asarray(z.transpose(0, 2, 1) @ z)
 
     return data.each_piece(of_piece, order)
+
+
+def _history_grams(
+    problem: EulerModel,
+    order: Indices,
+    treatments: list[int],
+    columns: list[int],
+    means: Array,
+) -> Array:
+    """`Σ z zᵀ`, z = (φ √Δt, h φ_S √Δt, Δx/√Δt), with the history `h_t = Σ_{s ≤ t} (u_s − ū) / (t + 1)`, t from 1.
+
+    h predicts a level that decides the treatment: a mean over the visits so far, shrunk as if levels and chance shared its variance.
+    """
+    gaps = Gaps.of(problem.dt, problem.data.lengths)
+    if not treatments or not columns:
+        return subject_grams(problem.data, order, gaps, problem.drift)
+
+    def of_piece(piece: Data, order: Indices, gaps: Gaps) -> Array:
+        z = to_numpy(regression_rows(piece, order, gaps, problem.drift))
+        inputs = piece.block(slice(None), order)[1]
+        u = to_numpy(inputs)[:, :-1, treatments]
+        visits = np.arange(1, u.shape[1] + 1)[:, None]
+        h = np.cumsum(u - means, axis=1) / (visits + 1)
+        added = [h * z[:, :, [j]] for j in columns]
+        p = problem.n_features
+        z = np.concatenate([z[:, :, :p], *added, z[:, :, p:]], axis=2)
+        return np.asarray(z.transpose(0, 2, 1) @ z)
+
+    return np.asarray(problem.data.each_piece(of_piece, order, gaps))
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,11 +188,6 @@ class SubjectModel:
         if self.treatment is None:
             return None
         return self.treatment.coefficients[:, 1 : 1 + d]
-
-    @property
-    def n_starts(self) -> int:
-        """Entries of w that are first states; the others are means of treatments."""
-        return 0 if self.offsets is None else len(self.offsets.columns)
 
     def shifts(self, w: Array, coefficients: Array | None = None) -> Array:
         """Γ w (…, d, s) of offsets (…, m)."""
@@ -215,7 +260,7 @@ def fit_model(
         alike = fit_subjects(rows.grams.mean(axis=0), count, p, columns=())
         return SubjectModel(alike, None, None, alike)
     offsets = Offsets.of(rows)
-    k = rows.policy.shape[2] - 1 - d
+    k = rows.n_treatments
     slope = None
     if fixed:
         slope = np.zeros((k, d)) if begin is None or begin.slope is None else begin.slope
@@ -243,22 +288,12 @@ def fit_model(
     return SubjectModel(whole, treatment, offsets, _base(whole, offsets, slope, rows))
 
 
-def with_unrelated_treatment(levels: SubjectModel, rows: Rows) -> SubjectModel:
-    """Random intercepts as fixed effects whose levels do not go with the treatment, and its model: the null of their test."""
-    assert levels.offsets is not None
-    (d, p), S = levels.base.coefficients.shape, levels.base.columns
-    k, starts = rows.policy.shape[2] - 1 - d, levels.n_starts
-    theta = levels.whole.coefficients
-    v = treatment_offsets(rows, theta[:, :p], S, levels.offsets)
-    policy = augmented(rows.policy, v, (0,), 1 + d).mean(axis=0)
-    count = float(rows.steps.sum())
-    treatment = fit_subjects(policy, count, 1 + d + v.shape[2], columns=(0,))
-    gamma = np.zeros((d, len(S), starts + k))
-    gamma[:, :, :starts] = theta[:, p:].reshape(d, len(S), starts)
-    whole = replace(
-        levels.whole, coefficients=np.concatenate([theta[:, :p], gamma.reshape(d, -1)], axis=1)
-    )
-    return replace(levels, whole=whole, treatment=treatment)
+def with_history(levels: SubjectModel, rows: Rows) -> tuple[SubjectModel, Rows]:
+    """Random intercepts with the treatments' histories as features of coefficient zero: the null of the test of confounded levels."""
+    (d, p), k = levels.base.coefficients.shape, rows.history.shape[2] - rows.grams.shape[2]
+    theta = np.insert(levels.whole.coefficients, [p] * k, np.zeros((d, k)), axis=1)
+    whole, longer = replace(levels.whole, coefficients=theta), replace(rows, grams=rows.history)
+    return replace(levels, whole=whole, base=_base(whole, levels.offsets, None, longer)), longer
 
 
 def _base(

@@ -279,7 +279,7 @@ def average_orders(
     """
     _, T, d = problem.data.shape
     p = problem.n_features
-    model = fit_model(Rows.along(problem, orders, treatments), p, columns, fixed=fixed)
+    model = fit_model(Rows.along(problem, orders, treatments, columns), p, columns, fixed=fixed)
     error = measurement_error(problem, model.base, orders)
     chains = Chains.start(orders, rng, chains=1)
     kept: list[Indices] = []
@@ -298,7 +298,7 @@ def average_orders(
         for each in drawn:
             if missing is not None:
                 problem = with_missing_drawn(problem, model.base, each, missing, rng)
-            found.append(Rows.along(problem, each, treatments))
+            found.append(Rows.along(problem, each, treatments, columns))
         if 2 * k >= rounds:
             kept.append(drawn[-1])
             rows.append(found[-1])

@@ -441,7 +441,7 @@ class TreatmentEffect(Estimator):
         return lines
 
     def confounding_test(self, **asked: Unpack[Comparison]) -> ConfoundingTest | None:
-        """Random intercepts against fixed effects, a Hausman-type test: are subjects' levels correlated with their treatment?
+        """Are subjects' levels correlated with their treatment? A score test of random intercepts; the effect with fixed effects beside.
 
         None with arms, with subjects that are alike, or where no treatment changes within subjects.
 
