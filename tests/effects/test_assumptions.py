@@ -226,3 +226,21 @@ def test_the_test_of_confounded_levels_knows_neither_units_nor_the_sequence_of_s
     assert 0.001 < one.p_value < 0.999
     assert_allclose([two.statistic, two.p_value], [one.statistic, one.p_value], rtol=0.02)
     assert one.degrees == (1, 35)  # of x, u, 1, x₀ and the mean treatment each costs one of 40
+
+
+@pytest.mark.parametrize("subjects", ["levels", "fixed"])
+def test_a_treatment_that_all_have_at_the_same_visits_is_not_confounded_with_levels(subjects):
+    """The summary of such a trial ended in "Singular matrix"."""
+    rng, n, T = np.random.default_rng(0), 30, 8
+    u = np.zeros((n, T, 1))
+    u[:, 3:6] = 1
+    path = [rng.standard_normal((n, 2))]
+    for t in range(T - 1):
+        path.append(0.8 * path[-1] + 0.5 * u[:, t] * [1, 0] + 0.3 * rng.standard_normal((n, 2)))
+    model = TreatmentEffect(dt=1.0, subjects=subjects, random_state=0)
+    model.fit(np.stack(path, axis=1), covariates=u, order=np.arange(T))
+    assert model.confounding_test() is None
+    low, high = model.ate_interval()
+    truth = 0.5 * (1 - 0.8 ** (T - 1)) / (1 - 0.8)
+    assert low[0] < truth < high[0]
+    assert "correlated" not in model.summary().split("assumes")[0]

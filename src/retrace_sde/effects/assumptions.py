@@ -16,7 +16,7 @@ from scipy import optimize, stats
 
 from retrace_sde.effects.interventions import Given, Interventions
 from retrace_sde.effects.jackknife import adjusted_scores
-from retrace_sde.effects.subject_model import fit_model, with_history
+from retrace_sde.effects.subject_model import Offsets, fit_model, with_history
 from retrace_sde.io.arrays import Array
 
 CONFOUNDING_LEVEL = 0.05
@@ -94,12 +94,12 @@ class ConfoundingTest:
 
 
 def confounding_test(asked: Interventions, question: Question) -> ConfoundingTest | None:
-    """None with arms, without levels, or where no treatment changes within subjects."""
+    """None with arms, without levels, or where no treatment changes within subjects and differs between them."""
     regime = asked.regimes.get("")
     if regime is None or not regime.fit.columns:
         return None
     rows, p, S = regime.rows, regime.fit.coefficients.shape[1], regime.fit.columns
-    if rows.n_treatments == 0:
+    if not Offsets.of(rows).treated:
         return None
     used = "levels" if regime.model.treatment is None else "fixed"
     models = {used: regime.model}

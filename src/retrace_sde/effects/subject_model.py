@@ -34,6 +34,9 @@ from retrace_sde.search.models.euler import EulerModel
 MAX_MODEL_ALTERNATIONS, SLOPE_TOLERANCE = 20, 1e-5
 """Alternations between the models of the process and of the treatment, and the change of β, in its own units, at which they stop."""
 
+SAME_MEAN = 1e-9
+"""Differences between subjects' mean treatments, in root mean squares of the treatment, that are rounding."""
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:
@@ -142,18 +145,25 @@ def _history_grams(
 
 @dataclass(frozen=True, eq=False)
 class Offsets:
-    """How w_j is made of rows: the columns of first states, about `centre` (d,), and treatment means about `means` (1 + d + k,)."""
+    """How w_j is made of rows: the columns of first states, about `centre` (d,), and treatment means about `means` (1 + d + k,).
+
+    `treated`: the treatments whose mean differs between subjects. Of one that all have at the same visits no level can decide anything.
+    """
 
     columns: tuple[int, ...]
     centre: Array
     means: Array
+    treated: tuple[int, ...]
 
     @classmethod
     def of(cls, rows: Rows) -> Offsets:
-        starts = rows.starts.mean(axis=0)
-        total = rows.policy.mean(axis=0).sum(axis=0)
-        centre = starts.mean(axis=0)
-        return cls(independent_starts(starts, centre), centre, total[0] / total[0, 0])
+        starts, policy = rows.starts.mean(axis=0), rows.policy.mean(axis=0)
+        total, d = policy.sum(axis=0), starts.shape[1]
+        centre, means = starts.mean(axis=0), total[0] / total[0, 0]
+        away = policy[:, 0, 1 + d :] / policy[:, 0, :1] - means[1 + d :]
+        size = np.sqrt(np.diag(total)[1 + d :] / total[0, 0])
+        differ = np.flatnonzero((np.abs(away) > SAME_MEAN * size).any(axis=0))
+        return cls(independent_starts(starts, centre), centre, means, tuple(map(int, differ)))
 
     def first_states(self, starts: Array) -> Array:
         """Of any starting states (…, d)."""
@@ -166,7 +176,8 @@ class Offsets:
         d = rows.starts.shape[2]
         mean = rows.policy[:, :, 0] / rows.policy[:, :, 0, :1] - self.means
         beyond = mean[:, :, 1 + d :] - mean[:, :, 1 : 1 + d] @ slope.T
-        return np.concatenate([self.first_states(rows.starts), beyond], axis=2)
+        parts = [self.first_states(rows.starts), beyond[:, :, list(self.treated)]]
+        return np.concatenate(parts, axis=2)
 
 
 @dataclass(frozen=True, eq=False)

@@ -443,7 +443,7 @@ class TreatmentEffect(Estimator):
     def confounding_test(self, **asked: Unpack[Comparison]) -> ConfoundingTest | None:
         """Are subjects' levels correlated with their treatment? A score test of random intercepts; the effect with fixed effects beside.
 
-        None with arms, with subjects that are alike, or where no treatment changes within subjects.
+        None with arms, with subjects that are alike, or where no treatment changes within subjects and differs between them.
 
         Parameters
         ----------
