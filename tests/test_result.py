@@ -15,6 +15,7 @@ from retrace_sde.evidence.direction.verdict import (
     Reason,
     doubtful_direction,
     known_direction,
+    left_open,
 )
 from retrace_sde.paper.score_density import KernelScore
 
@@ -81,8 +82,8 @@ def test_load_gives_back_everything_that_was_saved(model, tmp_path):
 @pytest.mark.parametrize(
     "variant",
     [
-        lambda test: test.left_open(Reason.CYCLE),
-        lambda test: test.left_open(Reason.FOLD),
+        lambda test: left_open(test, Reason.CYCLE),
+        lambda test: left_open(test, Reason.FOLD),
         known_direction,
         lambda test: doubtful_direction(test, test, shared=False),
     ],

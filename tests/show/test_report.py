@@ -18,6 +18,7 @@ from retrace_sde.evidence.direction.verdict import (
     Caution,
     Reason,
     known_direction,
+    left_open,
 )
 from retrace_sde.process.drift import Drift
 from retrace_sde.show import figures, report
@@ -310,7 +311,7 @@ def test_a_known_direction_a_closed_loop_and_a_fold_are_said(fit):
     )
     assert "closed loop" in verdicts(loop, panel)[0].answer
     fold = copy.copy(model)
-    fold.result_ = replace(model.result_, direction=model.direction_.left_open(Reason.FOLD))
+    fold.result_ = replace(model.result_, direction=left_open(model.direction_, Reason.FOLD))
     assert "folded" in verdicts(fold, panel)[0].answer
 
 
