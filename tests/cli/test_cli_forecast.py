@@ -95,3 +95,14 @@ def test_forecast_times_go_on_from_known_ones():
     ahead, last = found.forecast(1), found.ordered.groupby("patient")["time"].max()
     first = ahead.groupby("patient")["time"].min()
     np.testing.assert_allclose((first - last).to_numpy(), found.model.result_.dt)
+
+
+def test_a_saved_fit_that_is_not_there_is_named(tmp_path):
+    """It was an errno line."""
+    table = tmp_path / "t.csv"
+    table.write_text("subject,visit,x\na,1,0.5\na,2,0.7\n")
+    asked = ["place", str(table), "--subject", "subject", "--fitted", str(tmp_path / "no.npz")]
+    result = CliRunner().invoke(main, asked)
+    said = str(result.output) + str(result.exception)
+    assert "does not exist; `retrace fit` writes result.npz" in said
+    assert "Errno" not in said

@@ -29,7 +29,10 @@ from retrace_sde.retrace import ReTrace
 
 def saved_model(path: Path, roles: dict[str, Any]) -> tuple[ReTrace, dict[str, Any]]:
     """The model of a saved result, and the columns of a table that its methods take."""
-    model: ReTrace = ReTraceResult.load(path / "result.npz" if path.is_dir() else path).model()
+    source = path / "result.npz" if path.is_dir() else path
+    if not source.exists():
+        raise ValueError(f"--fitted: {source} does not exist; `retrace fit` writes result.npz.")
+    model: ReTrace = ReTraceResult.load(source).model()
     kept = {name: roles[name] for name in ("subject", "slice", "time") if roles[name] is not None}
     if model.result_.shared_order != (roles["slice"] is not None):
         raise ValueError(
