@@ -13,6 +13,9 @@ direction: every call is false. `sizes`: the same with other n and T, missing va
 the test of independence rejects at 5 % where trajectories are independent, on residuals along the true order. `sums`: coverage of
 95 % forecast intervals of the mean over trajectories. `panels`: the dependence of real panels (long csv files
 `subject,time,<variables>`) along their true order. `--set name=value` passes options to ReTrace.
+
+`true order likeliest`: the share of panels whose true order is the most likely one under the parameters that made them (order_limit.py):
+of the others the order cannot be found but by luck. `right of these`: the share of them whose order the fit found.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ import numpy as np
 from direction import record, shown
 from joblib import Parallel, delayed
 from numpy.typing import NDArray
+from order_limit import DT, likeliest
 from real_panels import PANELS, read_panel
 from scipy.linalg import expm, solve_continuous_lyapunov
 
@@ -37,7 +41,6 @@ from retrace_sde.fit.intervals import critical
 from retrace_sde.process.simulate import random_irreversible_sde
 
 Floats = NDArray[np.float64]
-DT = 0.1
 
 
 class Made(NamedTuple):
@@ -171,11 +174,13 @@ SIZES: Cases = {
     )
 }
 
+LIMIT = ("likeliest", "ordered of these")
 STUDIES = {"table": TABLE, "sizes": SIZES}
 
 
-def judge(made: Made, seed: int, options: dict[str, Any]) -> dict[str, Any]:
+def judge(make: Any, made_of: dict[str, Any], seed: int, options: dict[str, Any]) -> dict[str, Any]:
     """One fit of a shuffled panel."""
+    made = make(seed, **made_of)
     X, truth = rt.simulate.shuffle(made.X, random_state=500_000 + seed)
     begin = time.perf_counter()
     with warnings.catch_warnings():
@@ -187,11 +192,18 @@ def judge(made: Made, seed: int, options: dict[str, Any]) -> dict[str, Any]:
     called = model.direction_.identified
     ahead = rt.metrics.kendall_tau(truth, model.order_) > 0
     dependence = model.result_.dependence
+    likely = float("nan")
+    if make is linear and not {"factor", "levels"} & set(made_of):
+        orders = [np.arange(len(truth)), np.argsort(truth)[model.order_]]
+        best = likeliest(made.X, seed, [*orders, orders[1][::-1]], made_of)
+        likely = float(np.array_equal(best, orders[0]) or np.array_equal(best[::-1], orders[0]))
     return {
         "seed": seed,
         "right": called and ahead,
         "wrong": called and (not ahead or not made.directed),
         "ordered": forwards or backwards,
+        "likeliest": likely,
+        "ordered of these": float(forwards or backwards) if likely else float("nan"),
         "found": dependence.kind not in ("independent", "not tested"),
         "share": dependence.common_share,
         "seconds": seconds,
@@ -225,7 +237,7 @@ def summary(name: str, rows: list[dict[str, Any]], *, directed: bool) -> list[An
         return None if np.isnan(values).all() else float(np.nanmean(values))
 
     called = [share("right"), share("wrong")] if directed else [None, share("wrong")]
-    return [name, len(rows), *called, *map(share, ("ordered", "A", "H", "found", "share"))]
+    return [name, len(rows), *called, *map(share, ("ordered", *LIMIT, "A", "H", "found", "share"))]
 
 
 def study(
@@ -233,7 +245,7 @@ def study(
 ) -> dict[str, Any]:
     chosen = {name: case for name, case in cases.items() if only in name}
     work = (
-        delayed(judge)(make(seed, **made), seed, {**options, **given})
+        delayed(judge)(make, made, seed, {**options, **given})
         for make, made, options in chosen.values()
         for seed in seeds
     )
@@ -251,6 +263,8 @@ def study(
         "called rightly",
         "wrongly",
         "order right",
+        "true order likeliest",
+        "right of these",
         "A covered",
         "H covered",
     ]
