@@ -62,6 +62,12 @@ def test_alike_subjects_are_fitted_as_without_the_question():
     assert two.subject_effects_.asked
 
 
+def test_alike_subjects_on_their_way_are_not_at_rest_about_levels():
+    """Their first states are about as wide as at rest; but the mean moves."""
+    kinds = [fit(panel(seed, sd=0.0)[0]).subject_effects_.kind for seed in range(10)]
+    assert kinds == ["alike"] * 10
+
+
 def test_orders_of_their_own_can_have_levels():
     X = np.concatenate([panel(k, n=20, T=10)[0] for k in (5, 55, 555)], axis=2)
     shuffled, _ = rt.simulate.shuffle(X, permutation="independent", random_state=5)
