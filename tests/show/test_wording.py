@@ -13,6 +13,7 @@ import retrace_sde as rt
 from retrace_sde.app.work import PYTHON_WORDS, _choice
 from retrace_sde.cli.main import main
 from retrace_sde.io.formats import frame_of_array
+from retrace_sde.show.report import _environment
 from retrace_sde.show.wording import SETTING, in_words, reworded, speaking, worded
 
 FLAGS = {"outliers", "time", "covariates", "common_shocks", "large"}
@@ -54,6 +55,13 @@ def test_the_page_has_roles_and_names_the_rest_as_python_does():
     assert words("see result_.suspects") == "see suspects.csv"
     assert words("outliers='keep' uses it") == "outliers='keep' (in Python) uses it"
     assert words("slice 'dose='{'' of the table") == "slice 'dose='{'' of the table"
+
+
+def test_a_page_that_was_compiled_for_one_reader_speaks_to_the_next():
+    page = _environment().from_string("{{ 'outliers=None'|worded }}")
+    assert page.render() == "outliers=None"
+    with speaking(in_words(flag, {})):
+        assert page.render() == "--outliers None"
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
+from jinja2.runtime import Context
 from markupsafe import Markup
 
 from retrace_sde.estimator.conventions import check_is_fitted
@@ -189,8 +190,14 @@ def _environment() -> Environment:
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )  # fmt: skip
-    environment.filters |= {"number": number, "json": _json, "worded": worded}
+    environment.filters |= {"number": number, "json": _json, "worded": _worded}
     return environment
+
+
+@pass_context
+def _worded(_: Context, text: str) -> str:
+    """As `worded`. With the context as an argument it is not computed once, when the template is compiled, for every reader."""
+    return worded(text)
 
 
 @cache
