@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 import signal
+import sys
 
 import pytest
 
+from retrace_sde.io.untrusted import trial
 from retrace_sde.panel.blocks import one_blas_thread
 from retrace_sde.search.models.hidden import HiddenModel
 
@@ -62,3 +64,13 @@ def brief(monkeypatch, shortened):
 def calm_blas():
     with one_blas_thread():
         yield
+
+
+@pytest.fixture(autouse=True)
+def forked_readers(monkeypatch):
+    """Files are read by a fork of the test's process, though runners of tests have threads: a new interpreter takes a second each time.
+
+    tests/io/test_untrusted.py reads by both.
+    """
+    if sys.platform == "linux":
+        monkeypatch.setattr(trial, "forkable", lambda: True)
