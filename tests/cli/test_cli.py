@@ -20,7 +20,7 @@ def demo(tmp_path_factory, shortened):
     """All of it, with a smaller panel of single orders, averaged over briefly; `test_json_is_machine_readable` runs it whole."""
     folder = tmp_path_factory.mktemp("demo") / "out"
     with pytest.MonkeyPatch.context() as patch:
-        small = partial(demonstration.Settings, own=(60, 10))
+        small = partial(demonstration.Settings, own=(30, 8))
         patch.setattr(demonstration, "Settings", small)
         shortened(patch)
         run = CliRunner().invoke(main, ["demo", "--out", str(folder)])

@@ -28,7 +28,7 @@ def _frame(cohort: Cohort, tag: str) -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("effect")
-    cohort = simulate_cohort(60, random_state=5)
+    cohort = simulate_cohort(36, random_state=5)
     _frame(cohort, "a").to_csv(folder / "visits.csv", index=False)
     arms = [_frame(simulate_cohort(40, arm=a, random_state=6), a) for a in ("untreated", "treated")]  # type: ignore[arg-type]
     pd.concat(arms).to_csv(folder / "arms.csv", index=False)
@@ -53,7 +53,7 @@ def test_effects_from_lost_order_and_from_known_times(tables: Any) -> None:
     assert low < truth < high
     table = pd.read_csv(out)
     assert list(table.columns) == ["subject", "effect", "lower", "upper"]
-    assert len(table) == 60
+    assert len(table) == 36
     np.testing.assert_allclose(table["effect"].mean(), answer["ate"])
     timed = _run(file, *BASE, *TREATED, "--time", "day")
     assert timed.exit_code == 0, timed.output

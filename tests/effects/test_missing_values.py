@@ -100,7 +100,7 @@ def test_missing_values_are_integrated_out_of_an_effect() -> None:
 
 
 def test_the_order_is_recovered_although_values_are_missing() -> None:
-    whole, seen, u = _treated(3, n=40)
+    whole, seen, u = _treated(3, n=24)
     place = np.random.default_rng(0).permutation(T)
     asked = TreatmentEffect(dt=DT, permutation="shared", subjects="alike", random_state=0)
     found = asked.fit(seen[:, place], u[:, place])

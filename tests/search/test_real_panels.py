@@ -39,7 +39,17 @@ ACCURACY = {
 """What the shortest path on scaled slices reaches, up to reversal."""
 
 
-@pytest.mark.parametrize("name", list(ACCURACY))
+LARGE = "physionet2012_icu_4h"
+"""888 patients: a fit takes as long as those of all other panels."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(each, marks=pytest.mark.statistics if each == LARGE else ())
+        for each in ACCURACY
+    ],
+)
 def test_order_and_direction_of_real_panels(name):
     panels = experiment()
     X = panels.read_panel(FOLDER / f"{name}.csv", panels.PANELS[name])
