@@ -22,6 +22,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,8 +54,9 @@ SPLIT = 1e-8
 """Size, relative to the matrix, of the change that gives a matrix without an eigenbasis one: k equal eigenvalues part by
 `SPLIT^(1/k)`, and derivatives, which are continuous, change by about as much as the matrix."""
 
-NODES = 64
-"""Points of the quadrature over a step (Gauss–Legendre)."""
+NODES, FEW_NODES, SLOW_RATE = 64, 16, 1.0
+"""Points of the quadrature over a step (Gauss–Legendre), and where no eigenvalue of B is larger: a polynomial of degree 31 differs there from
+e^{3u}, the steepest integrand, by less than rounding."""
 
 MOVED_ELEMENTS = 1 << 20
 """Elements (d² for each row) of the influences that are moved at a time."""
@@ -130,21 +132,26 @@ class Embedding:
         d, dt = of_H.shape[1], self.dt
         if d > EXACTLY_MOVED_VARIABLES:
             return self._moved_nearly(of_theta, of_H)
-        to, back = self._turns
+        (to, back), basis = self._turns, self._eigen[2]
+        half, slopes, g = basis.kept, self._slopes, self._sums
         found, spread = np.empty_like(of_theta), np.empty_like(of_H)
         size = max(1, MOVED_ELEMENTS // (d * d))
         for at in range(0, len(of_H), size):
             some = slice(at, at + size)
-            X = to @ of_theta[some] * dt
-            of_B = (X[:, :, :d] @ back) / self._slopes
-            found[some, :, :d] = (back @ of_B @ to).real / dt
+            X = basis.rows(to @ of_theta[some] * dt)
+            of_B = basis.columns(X[:, :, :d] @ back) / slopes
+            found[some, :, :d] = back @ (basis.real(basis.columns_back(of_B)) @ to) / dt
             if of_theta.shape[2] > d:
-                bent = (of_B * self._bends[:, :, d]) @ (to @ self.coefficients[:, d:] * dt)
-                rest = (X[:, :, d:] - bent) / self._sums[:d, d, None]
-                found[some, :, d:] = (back @ rest).real / dt
+                bent = (of_B * self._bends[:, :, d]) @ self._pushed
+                rest = (X[:, :, d:] - bent) / g[:half, d, None]
+                found[some, :, d:] = back @ basis.real(rest) / dt
             drag = (of_B.transpose(1, 0, 2) @ self._drags).transpose(1, 0, 2)
-            of_K = to @ of_H[some] @ to.T * dt - drag - drag.transpose(0, 2, 1)
-            both = (back @ (of_K / self._sums[:d, :d]) @ back.T).real / (2 * dt)
+            of_Q = basis.columns(basis.rows(to @ of_H[some] @ to.T * dt), transposed=True)
+            of_K = (of_Q - 2 * drag) / g[
+                :half, :d
+            ]  # symmetric but for its antisymmetric part, which the sum below loses
+            of_K = basis.columns_back(of_K, transposed=True)
+            both = back @ basis.real(of_K) @ back.T / (2 * dt)
             spread[some] = both + both.transpose(0, 2, 1)
         return found, spread
 
@@ -164,64 +171,136 @@ class Embedding:
     # through the integral: `g_ij δK_ij = δQ_ij − Σ_b (δB_ib K_bj D_ibj + δB_jb K_bi D_jbi)` with `g_ij = ∫₀¹ e^{(λi+λj)u} du`,
     # `D_ibj = ∫₀¹ exp_u[λi, λb] e^{λj u} du`; C likewise, with λj = 0.
 
+    # All of this is of real matrices: rows of conjugate eigenvalues are conjugate, and one of each pair is enough (`_Basis`).
+
     @cached_property
-    def _eigen(self) -> tuple[Complex, Complex]:
-        """Eigenvectors of B and its eigenvalues; of a matrix close to it where they nearly coincide."""
+    def _eigen(self) -> tuple[Complex, Complex, _Basis]:
+        """Eigenvectors of B, its eigenvalues, and how they are ordered; of a matrix close to it where they nearly coincide."""
         d, L = len(self.diffusion), self.root
         B = solve_triangular(L, self.coefficients[:, :d] @ L, lower=True) * self.dt
         change = np.random.default_rng(0).standard_normal((d, d)) / np.sqrt(d)
         for size in (0.0, SPLIT, 100 * SPLIT):
             near = B + size * max(float(np.linalg.norm(B, 2)), 1.0) * change
-            rates, V = np.linalg.eig(near.astype(complex))
+            rates, V = np.linalg.eig(near)
             if np.linalg.cond(V) < EIGENBASIS_LIMIT:
                 break
-        return V, rates
+        alone, first = (np.flatnonzero(each) for each in (rates.imag == 0, rates.imag > 0))
+        V, rates = V[:, [*alone, *first]].astype(complex), rates[[*alone, *first]].astype(complex)
+        k = len(alone)
+        both = np.c_[V, V[:, k:].conj()], np.append(rates, rates[k:].conj())
+        return *both, _Basis(k, len(first))
 
     @cached_property
-    def _turns(self) -> tuple[Complex, Complex]:
-        """From states to the eigenbasis, `V⁻¹ L⁻¹`, and back, `L V`."""
-        V, _ = self._eigen
-        d = len(V)
-        return np.linalg.inv(V) @ solve_triangular(self.root, np.eye(d), lower=True), self.root @ V
+    def _inverse(self) -> Complex:
+        """From states to the eigenbasis, `V⁻¹ L⁻¹`."""
+        return np.linalg.inv(self._eigen[0]) @ solve_triangular(
+            self.root, np.eye(len(self.root)), lower=True
+        )
+
+    @cached_property
+    def _turns(self) -> tuple[Array, Array]:
+        """From states to the real basis, and back."""
+        V, _, basis = self._eigen
+        k = basis.kept
+        return basis.real(self._inverse[:k]), self.root @ np.c_[
+            V[:, :k].real, V[:, basis.alone : k].imag
+        ]
 
     @cached_property
     def _slopes(self) -> Complex:
         """`exp[λi, λb]`."""
-        return _divided(self._eigen[1], np.ones(1))[:, :, 0]
+        rates, kept = self._eigen[1], self._eigen[2].kept
+        return _divided(rates[:kept], rates, np.ones(1))[:, :, 0]
 
     @cached_property
-    def _quadrature(self) -> tuple[Complex, Complex]:
-        """e^{λu} at the nodes, of all λ and of 0, and the divided differences there times the weights."""
-        u, weights = np.polynomial.legendre.leggauss(NODES)
-        u, weights = (u + 1) / 2, weights / 2
+    def _quadrature(self) -> tuple[Array, Complex]:
+        """The weights of the nodes, and e^{λu} there, of all λ and of 0."""
+        u, weights = self._nodes
+        return weights, np.exp(np.multiply.outer(np.append(self._eigen[1], 0), u))
+
+    @property
+    def _nodes(self) -> tuple[Array, Array]:
         rates = self._eigen[1]
-        e = np.exp(np.multiply.outer(np.append(rates, 0), u))
-        return e, _divided(rates, u) * weights
+        nodes = FEW_NODES if np.abs(rates).max() < SLOW_RATE else NODES
+        u, weights = np.polynomial.legendre.leggauss(nodes)
+        return (u + 1) / 2, weights / 2
 
     @cached_property
     def _sums(self) -> Complex:
         """g (d + 1, d + 1), the last for λ = 0."""
-        e = self._quadrature[0]
-        weights = np.polynomial.legendre.leggauss(NODES)[1] / 2
+        weights, e = self._quadrature
         return (e * weights) @ e.T
 
     @cached_property
     def _bends(self) -> Complex:
-        """D (d, d, d + 1), the last for λ = 0."""
-        e, divided = self._quadrature
-        return divided @ e.T
+        """D (kept, d, d + 1), the last for λ = 0."""
+        (weights, e), (_, rates, basis) = self._quadrature, self._eigen
+        return (_divided(rates[: basis.kept], rates, self._nodes[0]) * weights) @ e.T
 
     @cached_property
     def _drags(self) -> Complex:
         """`K_bj D_ibj`."""
-        to = self._turns[0]
+        to = self._inverse
         return self._bends[:, :, :-1] * (to @ self.diffusion @ to.T * self.dt)
 
+    @cached_property
+    def _pushed(self) -> Complex:
+        """C in the eigenbasis."""
+        return self._inverse @ self.coefficients[:, len(self.diffusion) :] * self.dt
 
-def _divided(rates: Complex, u: Array) -> Complex:
+
+class _Basis(NamedTuple):
+    """An eigenbasis of `alone` real eigenvalues, as many first ones of conjugate `pairs`, and the second ones: `V = U T`, with U real.
+
+    U has the real parts of the first ones and their imaginary parts in their place, so that products are of real matrices. Of eigenvalues
+    in the rows the first of each pair alone is kept.
+    """
+
+    alone: int
+    pairs: int
+
+    @property
+    def kept(self) -> int:
+        """Rows that are kept."""
+        return self.alone + self.pairs
+
+    def rows(self, X: Array) -> Complex:
+        """`T⁻¹ X` of real X (…, d, p), the rows that are kept."""
+        k, end = self.alone, self.kept
+        found = X[..., :end, :].astype(complex)
+        found[..., k:, :] = (X[..., k:end, :] - 1j * X[..., end:, :]) / 2
+        return found
+
+    def columns(self, X: Complex, *, transposed: bool = False) -> Complex:
+        """`X T`, or `X T⁻ᵀ`."""
+        k, end, found = self.alone, self.kept, X.copy()
+        real, imaginary = X[..., k:end], 1j * X[..., end:]
+        if transposed:
+            real, imaginary = real / 2, -imaginary / 2
+        np.add(real, imaginary, out=found[..., k:end])
+        np.subtract(real, imaginary, out=found[..., end:])
+        return found
+
+    def columns_back(self, X: Complex, *, transposed: bool = False) -> Complex:
+        """`X T⁻¹`, or `X Tᵀ`."""
+        k, end, found = self.alone, self.kept, X.copy()
+        first, second = X[..., k:end], X[..., end:]
+        of_sum, of_difference = (1, 1j) if transposed else (0.5, -0.5j)
+        found[..., k:end] = of_sum * (first + second)
+        found[..., end:] = of_difference * (first - second)
+        return found
+
+    def real(self, X: Complex) -> Array:
+        """`T X` of a matrix whose rows of conjugate eigenvalues are conjugate, from those that are kept."""
+        kept = X.real.copy()
+        kept[..., self.alone :, :] *= 2
+        return np.concatenate([kept, -2 * X.imag[..., self.alone :, :]], axis=-2)
+
+
+def _divided(one: Complex, two: Complex, u: Array) -> Complex:
     """Divided differences of `λ → e^{λu}`, `e^{(a+b)u/2} sinh((a−b)u/2) / ((a−b)/2)`, stable at a = b."""
-    mean = np.add.outer(rates, rates)[..., None] / 2
-    half = np.subtract.outer(rates, rates)[..., None] / 2
+    mean = np.add.outer(one, two)[..., None] / 2
+    half = np.subtract.outer(one, two)[..., None] / 2
     same = np.abs(half) < 1e-8
     return np.exp(mean * u) * np.where(same, u, np.sinh(half * u) / np.where(same, 1, half))
 
