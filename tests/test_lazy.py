@@ -41,6 +41,16 @@ def test_a_fit_of_few_slices_compiles_nothing():
     assert "numba" not in imported(fit)
 
 
+def test_a_fit_with_missing_values_imports_no_scipy_stats_and_no_library_of_tables():
+    fit = """
+import numpy as np, retrace_sde as rt
+X = rt.LinearSDE(-np.eye(2), np.eye(2)).simulate(20, 8, 0.1, x0=2.0, random_state=0)
+X[::3, 4] = np.nan
+rt.ReTrace(dt=0.1, random_state=0, n_jobs=1).fit(X)
+"""
+    assert imported(fit).isdisjoint({"scipy.stats", "pandas", "narwhals"})
+
+
 def test_the_names_for_readers_and_the_names_that_are_imported_are_the_same():
     tree = ast.parse(inspect.getsource(rt))
     block = next(node for node in tree.body if isinstance(node, ast.If))

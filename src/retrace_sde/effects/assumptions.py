@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import optimize, stats
 
 from retrace_sde.effects.interventions import Given, Interventions
 from retrace_sde.effects.jackknife import adjusted_scores
 from retrace_sde.effects.subject_model import Offsets, fit_model, with_history
 from retrace_sde.io.arrays import Array
+from retrace_sde.io.deferred import optimize
+from retrace_sde.process.tails import f_sf
 
 CONFOUNDING_LEVEL = 0.05
 """Level of the test of confounded levels."""
@@ -118,7 +119,7 @@ def confounding_test(asked: Interventions, question: Question) -> ConfoundingTes
     rao = float(total @ np.linalg.pinv(scores.T @ scores) @ total)
     scaled = rao * left / (q * max(G - rao, 1e-9))
     means = {name: average(asked.with_model(model), question) for name, model in models.items()}
-    p_value = float(stats.f.sf(scaled, q, left))
+    p_value = float(f_sf(scaled, q, left))
     return ConfoundingTest(scaled, (q, left), p_value, means["levels"], means["fixed"], used)
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeAlias
 
-import narwhals as nw
 import numpy as np
 
 from retrace_sde.io.arrays import Array
-from retrace_sde.io.deferred import pd
+from retrace_sde.io.deferred import nw, pd
 
-Column = nw.Series[Any]
+Column: TypeAlias = "nw.Series[Any]"
 
 TIME_UNITS = {
     "seconds": 1.0,

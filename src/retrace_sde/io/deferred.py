@@ -1,11 +1,11 @@
-"""Modules that are imported when they are first used: a fit of an array needs no pandas, and most fits no scipy.stats."""
+"""Modules that are imported when they are first used: a fit of an array needs no table library, and most fits no scipy.stats."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["deferred", "joblib", "optimize", "pd", "stats"]
+__all__ = ["deferred", "joblib", "nw", "optimize", "pd", "stats"]
 
 
 class _Deferred:
@@ -22,8 +22,9 @@ def deferred(name: str) -> Any:
 
 
 if TYPE_CHECKING:
+    import narwhals as nw
     import pandas as pd
 else:
-    pd = deferred("pandas")
+    nw, pd = deferred("narwhals"), deferred("pandas")
 
 joblib, optimize, stats = (deferred(name) for name in ("joblib", "scipy.optimize", "scipy.stats"))

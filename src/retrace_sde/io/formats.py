@@ -8,11 +8,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import narwhals as nw
 import numpy as np
 
 from retrace_sde.io.answers import annotate, present
-from retrace_sde.io.deferred import pd
+from retrace_sde.io.deferred import nw, pd
 
 EXTRAS = {"openpyxl": "office", "pyreadstat": "office"}
 """The extra that brings a library, where it is not `formats`."""

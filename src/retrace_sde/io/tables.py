@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-import narwhals as nw
 import numpy as np
-from narwhals.exceptions import DuplicateError
 
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.columns import (
@@ -28,7 +26,7 @@ from retrace_sde.io.columns import (
     refuse_typing_errors,
     shown,
 )
-from retrace_sde.io.deferred import pd
+from retrace_sde.io.deferred import nw, pd
 from retrace_sde.io.dialect import NOTES_KEY
 from retrace_sde.io.formats import door
 
@@ -143,7 +141,7 @@ def as_frame(df: Any) -> nw.DataFrame[Any]:
             f"a table is needed (pandas, polars, pyarrow, or anything that narwhals reads); got "
             f"{type(df).__name__}. {door(df)}"
         ) from None
-    except DuplicateError as error:
+    except nw.exceptions.DuplicateError as error:
         raise ValueError(f"the table cannot be used. {' '.join(str(error).split())}.") from None
     odd = next((name for name in frame.columns if not isinstance(name, str)), None)
     if odd is not None:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import narwhals as nw
 import numpy as np
 
 from retrace_sde.io.columns import shown
+from retrace_sde.io.deferred import nw
 from retrace_sde.panel.knowledge import Knowledge
 
 

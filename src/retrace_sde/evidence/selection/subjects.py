@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.stats import f as f_law
 
 from retrace_sde.evidence.candidates.along import CandidatesAlong
 from retrace_sde.evidence.candidates.intercepts import RANDOM_INTERCEPTS
@@ -38,6 +37,7 @@ from retrace_sde.fit.levels_at_rest import gain_of_levels_at_rest
 from retrace_sde.fit.random_intercepts import RandomIntercepts, independent_starts
 from retrace_sde.fit.subjects import fit_rates, subject_grams
 from retrace_sde.io.arrays import Array
+from retrace_sde.process.tails import f_sf
 from retrace_sde.search.alternate import Found
 from retrace_sde.search.model import Fit
 from retrace_sde.search.protocols import Model
@@ -232,7 +232,7 @@ def _mean_moves(change: Array) -> bool:
     n, d = change.shape
     mean, spread = change.mean(axis=0), np.atleast_2d(np.cov(change.T))
     statistic = n * mean @ np.linalg.lstsq(spread, mean, rcond=None)[0]
-    return bool(f_law.sf(statistic * (n - d) / (d * (n - 1)), d, n - d) <= 0.01)
+    return bool(f_sf(statistic * (n - d) / (d * (n - 1)), d, n - d) <= 0.01)
 
 
 def _by_closed_form(along: CandidatesAlong | None, found: Found) -> Tried | None:
