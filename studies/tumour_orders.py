@@ -20,7 +20,7 @@ from retrace_sde.metrics import kendall_tau, order_accuracy
 from retrace_sde.panel.blocks import Data, one_blas_thread
 from retrace_sde.process.drift import TumourGrowth
 from retrace_sde.process.tumour import ARMS, POPULATION
-from retrace_sde.reproduce.cohorts import shuffled_cohort
+from retrace_sde.reproduce.cases import shuffled_cohort
 from retrace_sde.search.models.euler import EulerModel
 
 

@@ -17,7 +17,7 @@ from retrace_sde.evidence.direction.verdict import (
     known_direction,
     left_open,
 )
-from retrace_sde.paper.score_density import KernelScore
+from retrace_sde.paper.score_estimators import KernelScore
 
 
 @pytest.fixture(scope="module", params=[0.1, "stationary"])

@@ -38,7 +38,7 @@ from retrace_sde.fit.unequal_steps import GapClocks
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.deferred import pd
 from retrace_sde.io.files import replacing
-from retrace_sde.io.npz import READ_ERRORS, read_arrays
+from retrace_sde.io.untrusted.sizes import READ_ERRORS, read_arrays
 from retrace_sde.panel.order import Order
 from retrace_sde.panel.parameters import checked
 from retrace_sde.panel.uninformative import LeftOut

@@ -21,8 +21,14 @@ from click.testing import CliRunner
 import retrace_sde as rt
 from retrace_sde.cli.main import main
 from retrace_sde.io.files import replacing, whole_or_nothing
-from retrace_sde.io.outputs import RECORD_FILE, check_outputs, is_ours, written
-from retrace_sde.io.writing import defused, write_table
+from retrace_sde.io.writing import (
+    RECORD_FILE,
+    check_outputs,
+    defused,
+    is_ours,
+    write_table,
+    written,
+)
 
 
 def files(folder):

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from retrace_sde.cli.main import main
 from retrace_sde.lost_time import Answer
-from retrace_sde.lost_time.answers import record
+from retrace_sde.lost_time.methods import record
 from retrace_sde.lost_time.panels import SIMULATED, hidden, names
 from retrace_sde.lost_time.table import run, summary
 

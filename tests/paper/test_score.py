@@ -11,8 +11,7 @@ import retrace_sde as rt
 from retrace_sde.panel.blocks import Data
 from retrace_sde.paper.algorithm1 import SCORES
 from retrace_sde.paper.score import GaussianScore
-from retrace_sde.paper.score_density import KernelScore, MixtureScore, _loss
-from retrace_sde.paper.score_network import NetworkScore
+from retrace_sde.paper.score_estimators import KernelScore, MixtureScore, NetworkScore, _loss
 
 FAR = np.array([2.0, 0.0])
 

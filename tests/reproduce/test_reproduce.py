@@ -17,11 +17,11 @@ from click.testing import CliRunner
 
 from retrace_sde import reproduce as experiments
 from retrace_sde.cli.main import main
-from retrace_sde.io.outputs import RECORD_FILE
+from retrace_sde.io.writing import RECORD_FILE
 from retrace_sde.panel.validation import ReTraceWarning
-from retrace_sde.reproduce import NAMES, figure2, figure5, files, load, methods, runner, table1
+from retrace_sde.reproduce import NAMES, figure2, figure5, files, load, methods, table1
 from retrace_sde.reproduce.cases import Size
-from retrace_sde.reproduce.experiment import Experiment, Task
+from retrace_sde.reproduce.experiment import Experiment, Log, Task, run
 from retrace_sde.reproduce.summary import distinct, values, where
 
 KEYS = [
@@ -52,12 +52,13 @@ RUN = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from retrace_sde.reproduce import figure5, files, runner
+from retrace_sde.reproduce import figure5, files
+from retrace_sde.reproduce.experiment import run
 
 folder, knobs = Path(sys.argv[1]), (figure5.Knob("n", (2, 5)), figure5.Knob("d", (1, 3)))
 base = replace(figure5.EXPERIMENT.quick.base, d=3, n=10, T=12)
 settings = replace(figure5.EXPERIMENT.quick, base=base, knobs=knobs, seeds=1)
-records = runner.run(figure5.EXPERIMENT, settings, folder, jobs=int(sys.argv[2]))
+records = run(figure5.EXPERIMENT, settings, folder, jobs=int(sys.argv[2]))
 files.write(files.Finished(figure5.EXPERIMENT, settings, records), folder, command="retrace")
 """
 
@@ -86,7 +87,7 @@ def killed_and_whole(tmp_path_factory):
     victim.wait()
     half = log.read_bytes()
     subprocess.run(command(killed, "2"), check=True)
-    records = runner.run(SMALL, SMALL.quick, whole)
+    records = run(SMALL, SMALL.quick, whole)
     files.write(files.Finished(SMALL, SMALL.quick, records), whole, command="retrace")
     return killed, whole, half
 
@@ -154,10 +155,10 @@ def test_finished_tasks_are_skipped_more_seeds_are_added_and_other_settings_do_n
     small = Size(1, 1, 1, 0.5)
     experiment: Experiment = toy(ran)
     settings = _Toy(2, small.dt)
-    assert len(runner.run(experiment, settings, tmp_path)) == 2
-    assert [r["seed"] for r in runner.run(experiment, _Toy(3, 0.5), tmp_path)] == [0, 1, 2]
+    assert len(run(experiment, settings, tmp_path)) == 2
+    assert [r["seed"] for r in run(experiment, _Toy(3, 0.5), tmp_path)] == [0, 1, 2]
     assert ran == [0, 1, 2]
-    assert runner.run(experiment, _Toy(1, 0.25), tmp_path) == [{"seed": 0, "dt": 0.25}]
+    assert run(experiment, _Toy(1, 0.25), tmp_path) == [{"seed": 0, "dt": 0.25}]
     assert ran == [0, 1, 2, 0]
 
 
@@ -168,19 +169,19 @@ class _Toy:
 
 def test_a_line_cut_short_is_dropped_and_its_task_runs_again(tmp_path):
     ran: list[int] = []
-    runner.run(toy(ran), _Toy(3, 1.0), tmp_path)
+    run(toy(ran), _Toy(3, 1.0), tmp_path)
     log = tmp_path / "toy.records.jsonl"
     whole = log.read_bytes()
     os.truncate(log, len(whole) - 5)
     with pytest.warns(ReTraceWarning, match="half a line"):
-        assert len(runner.run(toy(ran), _Toy(3, 1.0), tmp_path)) == 3
+        assert len(run(toy(ran), _Toy(3, 1.0), tmp_path)) == 3
     assert ran == [0, 1, 2, 2]
     assert log.read_bytes() == whole
 
 
 def test_blank_and_foreign_lines_are_passed_over_and_kept(tmp_path):
     ran: list[int] = []
-    runner.run(toy(ran), _Toy(2, 1.0), tmp_path)
+    run(toy(ran), _Toy(2, 1.0), tmp_path)
     log = tmp_path / "toy.records.jsonl"
     first, second = log.read_bytes().splitlines(keepends=True)
     strange = (
@@ -188,7 +189,7 @@ def test_blank_and_foreign_lines_are_passed_over_and_kept(tmp_path):
     )
     log.write_bytes(strange)
     with pytest.warns(ReTraceWarning, match="5 lines that are no records"):
-        assert len(runner.run(toy(ran), _Toy(3, 1.0), tmp_path)) == 3
+        assert len(run(toy(ran), _Toy(3, 1.0), tmp_path)) == 3
     assert ran == [0, 1, 2]
     assert log.read_bytes().startswith(strange)
 
@@ -197,7 +198,7 @@ def test_a_log_that_is_not_ours_is_left_alone(tmp_path):
     log = tmp_path / "toy.records.jsonl"
     log.write_text("my notes\nhalf a line")
     with pytest.raises(ValueError, match="not a log of retrace"):
-        runner.run(toy([]), _Toy(2, 1.0), tmp_path)
+        run(toy([]), _Toy(2, 1.0), tmp_path)
     assert log.read_text() == "my notes\nhalf a line"
 
 
@@ -225,7 +226,7 @@ class _Slow:
 
 
 def test_short_writes_are_finished_and_a_full_disk_leaves_whole_lines(tmp_path, monkeypatch):
-    log, most = runner.Log(tmp_path / "log"), 10**6
+    log, most = Log(tmp_path / "log"), 10**6
     plain = type(log.path).open
     monkeypatch.setattr(type(log.path), "open", lambda *a, **o: _Slow(plain(*a, **o), most))
     log.append("one", [{"a": 1}])
@@ -250,8 +251,8 @@ def test_a_task_that_fails_leaves_what_was_finished(tmp_path):
         yield Task({"seed": 1}, partial(int, "not a number"))
 
     with pytest.raises(ValueError, match="not a number"):
-        runner.run(replace(toy([]), tasks=tasks), _Toy(2, 1.0), tmp_path)
-    assert len(runner.Log(tmp_path / "toy.records.jsonl").read()) == 1
+        run(replace(toy([]), tasks=tasks), _Toy(2, 1.0), tmp_path)
+    assert len(Log(tmp_path / "toy.records.jsonl").read()) == 1
 
 
 @pytest.fixture(scope="module")
@@ -265,7 +266,7 @@ def small_table(tmp_path_factory):
         patch.setattr(methods, "EM_STEPS", 1)
         patch.setattr(methods, "EM_TRAJECTORIES", 20)
         settings = table1.Settings(Size(d=20, n=200, T=60), seeds=2)
-        records = runner.run(table1.EXPERIMENT, settings, folder)
+        records = run(table1.EXPERIMENT, settings, folder)
     done = files.Finished(table1.EXPERIMENT, settings, records)
     files.write(done, folder, command="retrace reproduce table1")
     return records, folder, done
@@ -353,7 +354,7 @@ def test_figure2_shows_what_ignored_noise_costs(tmp_path, monkeypatch):
     few = ("Algorithm 1-MLE", "MST-MLE", "oracle", "oracle, noise estimated")
     monkeypatch.setattr(figure2, "available", lambda *names: few)
     settings = figure2.Settings((60,), (0.1, 0.5), seeds=1)
-    records = runner.run(figure2.EXPERIMENT, settings, tmp_path)
+    records = run(figure2.EXPERIMENT, settings, tmp_path)
     ignored, modelled = (
         values(where(records, method=name, sigma=0.5), "mae_drift")[0]
         for name in ("oracle", "oracle, noise estimated")

@@ -11,7 +11,7 @@ import click
 
 from retrace_sde.cli.common import progress, refusing
 from retrace_sde.io.files import check_target, whole_or_nothing
-from retrace_sde.io.outputs import check_outputs
+from retrace_sde.io.writing import check_outputs
 from retrace_sde.lost_time import methods as shipped
 from retrace_sde.lost_time import panels as hidden
 from retrace_sde.lost_time import table

@@ -360,8 +360,7 @@ class TableJob:
            optional: bool = False, **columns: Any) -> TableJob:  # fmt: skip
         """Read FILE; a place that cannot be written is refused before. `optional`: no table unless it is asked for."""
         from retrace_sde.io.files import check_target
-        from retrace_sde.io.outputs import check_outputs
-        from retrace_sde.io.writing import check_writable
+        from retrace_sde.io.writing import check_outputs, check_writable
 
         replaced = False
         if out is None and not (optional and out_format is None):

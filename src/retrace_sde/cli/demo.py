@@ -13,7 +13,7 @@ from rich.table import Table
 from retrace_sde.cli.common import force_option, progress, refusing, seed_option
 from retrace_sde.datasets import SOURCE
 from retrace_sde.io.files import check_target, whole_or_nothing
-from retrace_sde.io.outputs import check_outputs, written
+from retrace_sde.io.writing import check_outputs, written
 from retrace_sde.reproduce import demo as demonstration
 from retrace_sde.reproduce.experiment import Record
 

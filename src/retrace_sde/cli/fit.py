@@ -39,9 +39,8 @@ from retrace_sde.io.arrays import Array
 from retrace_sde.io.deferred import pd
 from retrace_sde.io.files import check_target, whole_or_nothing
 from retrace_sde.io.formats import main_array, need
-from retrace_sde.io.outputs import check_outputs
 from retrace_sde.io.untrusted import zarr_store
-from retrace_sde.io.writing import check_writable, write_table
+from retrace_sde.io.writing import check_outputs, check_writable, write_table
 from retrace_sde.panel.knowledge import Knowledge
 from retrace_sde.panel.panel import Panel
 from retrace_sde.recovery import Recovery, recover

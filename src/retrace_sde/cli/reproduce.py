@@ -21,9 +21,10 @@ from rich.progress import (
 from retrace_sde import reproduce as experiments
 from retrace_sde.cli.common import printable, refusing
 from retrace_sde.io.files import check_target
-from retrace_sde.io.outputs import check_outputs
+from retrace_sde.io.writing import check_outputs
 from retrace_sde.panel.validation import collected_warnings
-from retrace_sde.reproduce import files, runner
+from retrace_sde.reproduce import files
+from retrace_sde.reproduce.experiment import run
 
 
 @click.command()
@@ -78,7 +79,7 @@ def reproduce(
             def progress(step: str, done: float, total: float, shown: TaskID = shown) -> None:
                 bar.update(shown, description=step, completed=done, total=total)
 
-            records = runner.run(
+            records = run(
                 experiment, settings, out, jobs=jobs or os.cpu_count() or 1, progress=progress
             )
             finished.append(files.Finished(experiment, settings, records))

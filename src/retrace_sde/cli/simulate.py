@@ -12,8 +12,7 @@ from retrace_sde.cli.common import Finite, force_option, give, json_option, refu
 from retrace_sde.io.answers import plain
 from retrace_sde.io.files import check_target, whole_or_nothing
 from retrace_sde.io.formats import frame_of_array
-from retrace_sde.io.outputs import check_outputs
-from retrace_sde.io.writing import write_table
+from retrace_sde.io.writing import check_outputs, write_table
 from retrace_sde.process.simulate import (
     Permutation,
     Setting,

@@ -12,8 +12,7 @@ from retrace_sde.estimator.entry import Entry
 from retrace_sde.estimator.request import Request
 from retrace_sde.evidence.suspects.filled import filled
 from retrace_sde.evidence.suspects.isolated import find_isolated
-from retrace_sde.evidence.suspects.record import Kind, Suspect, cells
-from retrace_sde.evidence.suspects.repair import factor
+from retrace_sde.evidence.suspects.record import Kind, Suspect, cells, factor
 from retrace_sde.evidence.suspects.robust import centre_and_scale, robust_order
 from retrace_sde.evidence.suspects.rows import Find, find_rows
 from retrace_sde.evidence.suspects.whole import Whole, whole_slices, whole_trajectories

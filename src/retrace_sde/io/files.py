@@ -26,9 +26,9 @@ from retrace_sde.io.formats import (
     main_array,
     need,
 )
-from retrace_sde.io.outputs import RECORD_FILE, check_outputs, record
 from retrace_sde.io.untrusted.sizes import Budget, check_size, disk_size
 from retrace_sde.io.untrusted.trial import read_apart
+from retrace_sde.io.writing import RECORD_FILE, check_outputs, record
 
 
 def read_table(
@@ -317,7 +317,7 @@ def check_target(out: Path, *, folder: bool) -> None:
 def whole_or_nothing(out: Path) -> Iterator[Path]:
     """A folder to write in whose files move to the folder `out` at the end, or vanish if anything fails.
 
-    What is there and was not written by a command stays (`io/outputs`), and nothing moves then.
+    What is there and was not written by a command stays (`io/writing`), and nothing moves then.
     """
     there = out.is_dir()
     try:

@@ -4,6 +4,6 @@ Simulated mechanisms, shocks that trajectories share, trends from outside, wrong
 `order(X)` of an array (trajectory, slice, variable) that returns an `Answer`, or an order alone; `retrace benchmark` runs it.
 """
 
-from retrace_sde.lost_time.answers import Answer
+from retrace_sde.lost_time.methods import Answer
 
 __all__ = ["Answer"]

@@ -10,8 +10,7 @@ import numpy as np
 from joblib import Parallel, delayed
 
 from retrace_sde import __version__
-from retrace_sde.lost_time.answers import record
-from retrace_sde.lost_time.methods import load
+from retrace_sde.lost_time.methods import load, record
 from retrace_sde.lost_time.panels import hidden
 
 Record = dict[str, Any]

@@ -18,8 +18,7 @@ from retrace_sde.io.kernels import njit
 from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.parameters import check
 from retrace_sde.paper.score import GaussianScore, Score, ScoreDrift, score_preference
-from retrace_sde.paper.score_density import KernelScore, MixtureScore
-from retrace_sde.paper.score_network import NetworkScore
+from retrace_sde.paper.score_estimators import KernelScore, MixtureScore, NetworkScore
 from retrace_sde.search.alternate import Found
 from retrace_sde.search.model import Fit
 from retrace_sde.search.protocols import Model

@@ -15,7 +15,7 @@ from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.panel import Panel
 from retrace_sde.process.drift import TumourGrowth
 from retrace_sde.process.tumour import ARMS, Arm, Cohort
-from retrace_sde.reproduce.cohorts import shuffled_cohort
+from retrace_sde.reproduce.cases import shuffled_cohort
 from retrace_sde.reproduce.experiment import Experiment, Record, Task, every
 from retrace_sde.reproduce.files import markdown_table
 from retrace_sde.reproduce.summary import distinct, mean, panels, percent, where

@@ -20,7 +20,7 @@ from retrace_sde.metrics import (
     treatment_effect_bias,
 )
 from retrace_sde.process.tumour import volume
-from retrace_sde.reproduce.cohorts import ORDERS, Shuffled, order_of, shuffled_cohort
+from retrace_sde.reproduce.cases import ORDERS, Shuffled, order_of, shuffled_cohort
 from retrace_sde.reproduce.experiment import Experiment, Record, Task, every
 from retrace_sde.reproduce.summary import (
     Cell,

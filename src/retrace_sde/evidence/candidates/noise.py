@@ -18,10 +18,10 @@ from retrace_sde.evidence.candidates.intercepts import (
 )
 from retrace_sde.evidence.candidates.linear_step import (
     MARKOV,
+    MEMORY,
     StepCandidate,
     markov_penalty,
 )
-from retrace_sde.evidence.candidates.memory import MEMORY
 from retrace_sde.evidence.candidates.penalty import Block
 from retrace_sde.evidence.candidates.prediction import (
     Prediction,

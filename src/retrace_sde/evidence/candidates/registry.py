@@ -7,16 +7,15 @@ from retrace_sde.evidence.candidates.curved import (
     CUBIC_DRIFT,
     MEMORY_AND_QUADRATIC,
     QUADRATIC_DRIFT,
+    QUADRATIC_SDE,
 )
 from retrace_sde.evidence.candidates.gaps import UNEQUAL_GAPS
 from retrace_sde.evidence.candidates.intercepts import (
     MEMORY_AND_INTERCEPTS,
     RANDOM_INTERCEPTS,
 )
-from retrace_sde.evidence.candidates.linear_step import MARKOV
-from retrace_sde.evidence.candidates.memory import MEMORY
+from retrace_sde.evidence.candidates.linear_step import MARKOV, MEMORY
 from retrace_sde.evidence.candidates.noise import MEASUREMENT_NOISE
-from retrace_sde.evidence.candidates.quadratic_sde import QUADRATIC_SDE
 from retrace_sde.evidence.candidates.trend import OUTSIDE_TREND
 
 CANDIDATES: list[Candidate] = [

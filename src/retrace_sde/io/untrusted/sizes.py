@@ -2,22 +2,24 @@
 
 A table of r rows and c columns takes about `8 r (c + 6)` bytes here (numbers are float64, and each row is carried by a
 few indices), and a few times that at its peak. Compressed files of real data expand tenfold; what expands a hundredfold
-is a mistake, or an attack.
+is a mistake, or an attack. Arrays of an .npz file are read where their sizes are what the file says, and nothing in it is run.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from retrace_sde.io.formats import need
-from retrace_sde.io.npz import array_header
 from retrace_sde.io.untrusted import zarr_store
 from retrace_sde.io.untrusted.trial import TooLargeError
 
@@ -217,3 +219,47 @@ SIZE_CHECKS: dict[str, Callable[[Path, Budget], None]] = {
     ".h5ad": _h5ad,
     ".zarr": lambda path, budget: zarr_store.check(path, budget.take, budget.take_array),
 }
+
+
+MAX_ARRAY_BYTES = 2 << 30
+"""Bytes that the arrays of one file may have together."""
+
+READ_ERRORS = (
+    ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError, EOFError, RuntimeError, MemoryError,
+    zipfile.BadZipFile, zlib.error, tokenize.TokenError,
+)  # fmt: skip
+"""What reading a file that is damaged, or another, may raise; the file is not to be trusted to choose."""
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Every array of an .npz file by its name; refused where they are too large or larger than the file says."""
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        total = sum(each.file_size for each in members)
+        if total > MAX_ARRAY_BYTES:
+            raise ValueError(f"it holds {total / 2**30:.1f} GiB, more than a result can")
+        for each in members:
+            _check_size(archive, each)
+    with np.load(path, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+def array_header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type of an array in .npy form, from its head alone; ValueError where it is none."""
+    version = np.lib.format.read_magic(file)
+    read = (
+        np.lib.format.read_array_header_1_0
+        if version == (1, 0)
+        else np.lib.format.read_array_header_2_0
+    )
+    shape, _, dtype = read(file)
+    return shape, dtype
+
+
+def _check_size(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    with archive.open(member) as file:
+        shape, dtype = array_header(file)
+    if dtype.hasobject:
+        raise ValueError(f"{member.filename} holds Python objects, which are never read")
+    if math.prod(shape) * dtype.itemsize > member.file_size:
+        raise ValueError(f"{member.filename} is larger than the file")
