@@ -11,8 +11,9 @@ from click.testing import CliRunner
 
 import retrace_sde as rt
 from retrace_sde.cli.main import main
-from retrace_sde.estimator.segments import _best_path, _searched_path
+from retrace_sde.estimator.segments import _best_path, _searched_path, stitched, stitched_each
 from retrace_sde.orders.prior import Prior
+from retrace_sde.process.drift import Affine
 
 LENGTH, DT = 6, 0.05
 
@@ -129,6 +130,34 @@ def test_segments_of_own_orders(tmp_path):
                        knowledge=rt.Knowledge(segments="log"), random_state=0)  # fmt: skip
     assert in_order(found.model.order_, places) > 0.9
     assert "log" not in found.panel.names
+
+
+def some_missing(X, labels, rng):
+    """A first or a last observation of half of the segments is missing."""
+    X = X.copy()
+    for j, s in np.ndindex(len(X), labels.max() + 1):
+        rows, u = np.flatnonzero(labels[j] == s), rng.random()
+        if u < 0.5:
+            X[j, rows[0 if u < 0.2 else -1]] = np.nan
+    return X
+
+
+def test_ends_with_missing_values_are_no_cheaper_than_others():
+    """Every segment's first observation counts once: .87 of 30 shared orders, .47 where joints with a missing end cost nothing; of own orders .88 for .73."""
+    right = []
+    for seed in range(10):
+        X, place, _, _ = cut(seed, n=6)
+        labels = np.tile(np.repeat(np.arange(5), LENGTH), (6, 1))
+        gone = some_missing(X, labels, np.random.default_rng(seed))
+        lists = [list(range(s * LENGTH, (s + 1) * LENGTH)) for s in range(5)]
+        found = stitched(gone, lists, np.zeros((5, 5), dtype=bool), DT, Affine())
+        right.append((place[found.segments] == np.arange(5)).all())
+    assert np.mean(right) >= 0.7
+    X, labels, places = own(0, n=12)
+    gone = some_missing(X, labels, np.random.default_rng(0))
+    each = [[list(np.flatnonzero(row == s)) for s in range(4)] for row in labels]
+    joined = stitched_each(gone, each, [np.zeros((4, 4), dtype=bool)] * 12, DT, Affine())
+    assert in_order(np.array([one.order for one in joined]), places) > 0.75
 
 
 def test_the_best_path_is_that_of_brute_force():

@@ -35,7 +35,7 @@ from retrace_sde.panel.knowledge import Knowledge
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
 from retrace_sde.process.drift import Drift, has_offset
-from retrace_sde.process.sde import is_positive
+from retrace_sde.process.sde import Gaussian, is_positive
 
 EXCLUDED = ("positions", "blocks", "timestamps", "schedule")
 """Knowledge that segments cannot be combined with."""
@@ -204,7 +204,7 @@ def stitched(
 ) -> Stitched:
     """The most likely order of segments of slices (n, T, d); `before[s, t]`: segment s is known to precede t."""
     z = _standardised(values, drift)
-    law = StepLaw.of(_pairs(z, [segments] * len(z)), dt, drift)
+    law = GapTransitions.of(z, [segments] * len(z), dt, drift)
     costs, gaps, start = _joints(z, segments, law)
     return _joined(_best_path(costs, start, before), gaps, segments, dt)
 
@@ -217,20 +217,20 @@ def stitched_each(
     The law of first observations is at first that of all, then that of those found first.
     """
     z = _standardised(values, drift)
-    law = StepLaw.of(_pairs(z, segments), dt, drift)
-    every = np.concatenate([z[j, [k for s in each for k in s]] for j, each in enumerate(segments)])
+    law = GapTransitions.of(z, segments, dt, drift)
     joints = [_own_joints(z[j], each, law) for j, each in enumerate(segments)]
-    start = shrunk_start(every, every)
+    start = law.alone
     found: list[Stitched] = []
     for _ in range(START_ROUNDS):
         found = []
         for j, each in enumerate(segments):
-            firsts = z[j, [s[0] for s in each]]
-            cost = -np.nan_to_num(start.log_density(firsts))
+            cost = -_log_densities(start, z[j, [s[0] for s in each]])
             path = _best_path(joints[j][0], cost, before[j])
             found.append(_joined(path, joints[j][1], each, dt))
         firsts = np.stack([z[j, each.order[0]] for j, each in enumerate(found)])
-        start = shrunk_start(firsts, every)
+        if np.isnan(firsts).any(axis=1).all():
+            break
+        start = shrunk_start(firsts, law.every)
     return found
 
 
@@ -262,19 +262,26 @@ def _pairs(z: Array, segments: list[list[list[int]]]) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class StepLaw:
-    """The law of a step as Euler's scheme has it, and over gaps of a grid: F, s and the Cholesky factor of Q."""
+class GapTransitions:
+    """The law of a step as Euler's scheme has it, and over gaps of a grid: F, s and the Cholesky factor of Q.
+
+    `every` (N, d): all values, and `alone` their law: that of a first observation after one with a missing value.
+    """
 
     step: Euler
     grid: Array
     F: Array
     shift: Array
     roots: Array
+    every: Array
+    alone: Gaussian
 
     @classmethod
-    def of(cls, pairs: Array, dt: float, drift: Drift) -> StepLaw:
-        """Fitted to neighbours dt apart."""
-        d = pairs.shape[2]
+    def of(
+        cls, z: Array, segments: list[list[list[int]]], dt: float, drift: Drift
+    ) -> GapTransitions:
+        """Fitted to the neighbours, dt apart, within the segments of each trajectory."""
+        pairs, d = _pairs(z, segments), z.shape[2]
         if len(pairs) < 4 * d + 4:
             raise ValueError(
                 f"segments have {len(pairs)} complete pairs of neighbours, too few to fit a step of {d} variables; joints cannot be judged."
@@ -289,36 +296,43 @@ class StepLaw:
         Q = Q + 1e-12 * np.trace(Q, axis1=1, axis2=2)[:, None, None] * np.eye(d)
         # Over long gaps an unstable process leaves no digits to Q: the gaps before those are used.
         sound = np.logical_and.accumulate([is_positive(each) for each in Q])
-        return cls(step, grid[sound], F[sound], shift[sound], np.linalg.cholesky(Q[sound]))
+        roots = np.linalg.cholesky(Q[sound])
+        every = np.concatenate(
+            [z[j, [k for s in own for k in s]] for j, own in enumerate(segments)]
+        )
+        alone = shrunk_start(every, every)
+        return cls(step, grid[sound], F[sound], shift[sound], roots, every, alone)
 
     def log_likelihoods(self, ends: Array, firsts: Array) -> Array:
         """Of each joint of segments that end and begin there, (n, S, d) each, over each gap: (K, S, S), summed over n."""
         d, S = ends.shape[2], ends.shape[1]
+        # Every segment's first observation counts once, after whatever it comes: otherwise ends with missing values would be the cheapest.
+        alone = _log_densities(self.alone, firsts)[:, None]
         values = np.empty((len(self.grid), S, S))
         for k, (F, shift, L) in enumerate(zip(self.F, self.shift, self.roots, strict=True)):
             ahead = ends @ F.T + shift
             gap = np.linalg.solve(L, (firsts[:, None] - ahead[:, :, None])[..., None])[..., 0]
             constant = np.log(np.diag(L)).sum() + 0.5 * d * np.log(2 * np.pi)
-            # A subject with a missing value at either end says nothing of a joint.
-            values[k] = -np.nansum(0.5 * (gap**2).sum(axis=3) + constant, axis=0)
+            found = -0.5 * (gap**2).sum(axis=3) - constant
+            values[k] = np.where(np.isnan(found), alone, found).sum(axis=0)
         return values
 
 
-def _joints(z: Array, segments: list[list[int]], law: StepLaw) -> tuple[Array, Array, Array]:
+def _joints(z: Array, segments: list[list[int]], law: GapTransitions) -> tuple[Array, Array, Array]:
     """−log-likelihood (S, S) of each joint at its best gap, these gaps, and the costs (S,) of being first."""
     ends, firsts = (z[:, [each[k] for each in segments]] for k in (-1, 0))
     values = law.log_likelihoods(ends, firsts)
     best = values.argmax(axis=0)
     costs = -np.take_along_axis(values, best[None], axis=0)[0]
-    complete = ~np.isnan(firsts).any(axis=(1, 2))
-    slices = firsts[complete].transpose(1, 0, 2)
-    start = -start_log_densities(slices, law.step, np.ones(z.shape[2])).sum(axis=1) * (
-        len(z) / max(int(complete.sum()), 1)
-    )
+    start = -_log_densities(law.alone, firsts).sum(axis=0)
+    for s in range(len(segments)):
+        known = firsts[~np.isnan(firsts[:, s]).any(axis=1), s]
+        if len(known) > 1:
+            start[s] = -start_log_densities(known[None], law.step, np.ones(z.shape[2])).sum()
     return costs, law.grid[best], start
 
 
-def _own_joints(z: Array, segments: list[list[int]], law: StepLaw) -> tuple[Array, Array]:
+def _own_joints(z: Array, segments: list[list[int]], law: GapTransitions) -> tuple[Array, Array]:
     """−log-likelihood (S, S) of each joint of one trajectory (T, d), averaged over gaps, and the expected gaps."""
     ends, firsts = (z[None, [each[k] for each in segments]] for k in (-1, 0))
     values = law.log_likelihoods(ends, firsts)
@@ -326,6 +340,14 @@ def _own_joints(z: Array, segments: list[list[int]], law: StepLaw) -> tuple[Arra
     weights = np.exp(values - total)
     gaps = np.exp(np.tensordot(np.log(law.grid), weights, (0, 0)))
     return np.log(len(law.grid)) - total, np.asarray(gaps)
+
+
+def _log_densities(law: Gaussian, firsts: Array) -> Array:
+    """Of observations (…, d); zero of one with a missing value, which says as little of whatever it may follow."""
+    found = np.zeros(firsts.shape[:-1])
+    known = ~np.isnan(firsts).any(axis=-1)
+    found[known] = law.log_density(firsts[known])
+    return found
 
 
 def _best_path(costs: Array, start: Array, before: Mask) -> list[int]:
