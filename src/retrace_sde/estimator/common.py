@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from retrace_sde.after.forecast import Forecast
-from retrace_sde.after.steps import steps_of
+from retrace_sde.after.steps import steps_of, tested_rows
 from retrace_sde.estimator.entry import Entry
 from retrace_sde.estimator.request import Request
 from retrace_sde.estimator.units import Units
@@ -189,7 +189,8 @@ def tested(model: Model, found: Fit) -> Dependence:
     if not found.ordering.shared and not _aligned(model, found):
         return not_tested(OWN_ORDERS)
     n, T, d = model.data.shape
-    rows = evenly(n, min(n, max(TESTED_VALUES // (T * d), n // TESTED_FRACTION)))
+    most = min(n, max(TESTED_VALUES // (T * d), n // TESTED_FRACTION))
+    rows = evenly(n, len(tested_rows((most, T, d))))  # no more are read than residuals are taken of
     along = found.ordering.take(rows).index
     states = None if found.states is None else found.states[rows]
     part = replace(found, order=along, gaps=found.gaps.take(rows), states=states, reverse=None)
