@@ -221,19 +221,19 @@ def _drawn_cells(
     Q[:, held] = 0.0
     shift = np.broadcast_to(model.inputs[k].sum(axis=2), (n, T - 1, d))
     if seen.inputs is not None:
-        shift = np.einsum("tim,ntm->nti", model.inputs[k], seen.inputs[:, :-1])
+        shift = _each_step(seen.inputs[:, :-1], model.inputs[k].swapaxes(1, 2))
     start, P = model.initial.mean, np.asarray(np.linalg.inv(model.initial.covariance), dtype=float)
 
     def residuals(x: Array) -> tuple[Array, Array]:
-        return x[:, 0] - start, x[:, 1:] - np.einsum("tij,ntj->nti", F, x[:, :-1]) - shift
+        return x[:, 0] - start, x[:, 1:] - _each_step(x[:, :-1], F.swapaxes(1, 2)) - shift
 
     x = np.ascontiguousarray(np.where(missing, 0.0, y))  # filled in place
     first, steps = residuals(x)
     pull = np.zeros((n, T, d))
     pull[:, 0] -= first @ P
-    weighted = np.einsum("tij,ntj->nti", Q, steps)
+    weighted = _each_step(steps, Q)
     pull[:, 1:] -= weighted
-    pull[:, :-1] += np.einsum("tij,nti->ntj", F, weighted)
+    pull[:, :-1] += _each_step(weighted, F)
     # each trajectory's missing entries first; those beyond a trajectory's own are independent and of no use
     cells = np.argsort(~cell.reshape(n, -1), axis=1, kind="stable")[:, :m]
     used = np.take_along_axis(cell.reshape(n, -1), cells, axis=1)
@@ -244,18 +244,22 @@ def _drawn_cells(
     towards = np.take_along_axis(pull.reshape(n, -1), cells, axis=1) * used
     noise = np.zeros((n, m)) if rng is None else rng.standard_normal((n, m)) * used
     root, log_det = _roots(every.reshape(T * d, T * d), cells, used)
-    drawn = np.einsum("nji,nj->ni", root, np.einsum("nij,nj->ni", root, towards) + noise)
+    drawn = ((root @ towards[..., None])[..., 0] + noise)[:, None] @ root
     at = np.nonzero(used)
-    x.reshape(n, -1)[at[0], cells[at]] = drawn[at]
+    x.reshape(n, -1)[at[0], cells[at]] = drawn[:, 0][at]
     x[:, 1:, held] = x[:, :1, held]
 
     first, steps = residuals(x)
-    value = -np.einsum("ni,ij,nj->n", first, P, first)
-    value -= np.einsum("nti,tij,ntj->n", steps, Q, steps)
+    value = -(first @ P * first).sum(axis=1) - (_each_step(steps, Q) * steps).sum(axis=(1, 2))
     moving = Q + np.diag(held.astype(float))
     value += np.linalg.slogdet(P)[1] + np.linalg.slogdet(moving)[1].sum() + (noise**2).sum(axis=1)
     value -= log_det + (~missing).sum(axis=(1, 2)) * np.log(2 * np.pi)
     return _Cells(value / 2, x, cells, used, root, held)
+
+
+def _each_step(x: Array, matrices: Array) -> Array:
+    """Rows x (n, t, d) times the matrix (t, d, e) of their step, by products of whole matrices."""
+    return np.asarray((x.swapaxes(0, 1) @ matrices).swapaxes(0, 1))
 
 
 def _roots(precision: Array, cells: Indices, used: Mask) -> tuple[Array, Array]:
@@ -380,13 +384,17 @@ def cell_sums(seen: Observations, model: StepModel) -> CellSums | None:
         v = np.ones((n, T, model.inputs.shape[2]))
     phi = np.concatenate([x, v], axis=2)[:, :-1]
     F = np.concatenate([model.matrix, model.inputs], axis=2)[k]
-    z = np.concatenate([phi, x[:, 1:] - np.einsum("tij,ntj->nti", F, phi)], axis=2)
-    before, after, across = (np.einsum("nt,tnij->tij", live, C) for C in (V[:-1], V[1:], lag))
+    z = np.concatenate([phi, x[:, 1:] - _each_step(phi, F.swapaxes(1, 2))], axis=2)
+    before, after, across = (
+        (live.T[:, None] @ C.reshape(T - 1, n, d * d)).reshape(T - 1, d, d)
+        for C in (V[:-1], V[1:], lag)
+    )
     pairs = np.block([[before, across.swapaxes(1, 2)], [across, after]])
     noise = np.concatenate([-F[:, :, :d], np.broadcast_to(np.eye(d), (T - 1, d, d))], axis=2)
     lift = np.zeros((T - 1, z.shape[2], 2 * d))
     lift[:, :d, :d], lift[:, -d:] = np.eye(d), noise
-    each = np.einsum("nt,nti,ntj->tij", live, z, z) + lift @ pairs @ lift.swapaxes(1, 2)
+    z = z.swapaxes(0, 1)
+    each = (z * live.T[..., None]).swapaxes(1, 2) @ z + lift @ pairs @ lift.swapaxes(1, 2)
     grams, counts, there = np.zeros((K, *each.shape[1:])), np.zeros(K), some.any(axis=1)
     np.add.at(grams, k, each)
     np.add.at(counts, k, live.sum(axis=0))
