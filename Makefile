@@ -91,6 +91,7 @@ bench: $(INSTALLED)
 peers: $(INSTALLED)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[peers]"
 	$(BIN)/python benchmarks/peers.py
+	$(BIN)/python benchmarks/statespace.py --seeds 97000:97001
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -1,9 +1,9 @@
-"""Scaling of a whole fit: seconds and memory along n, d, T, with noise, individual orders, missing values.
+"""Growth of a whole fit: CPU seconds and memory along n, d, T, with noise, missing values, individual orders.
 
-`python benchmarks/growth.py` prints each series with the slope of its seconds on log–log axes; `--series d T` some of
-them, `--figure growth.svg` draws them, `--json growth.json` keeps them. Every size runs in a separate process, after a warm-up fit of the first size that compiles.
-Memory is the peak beyond the size before the fit. One BLAS thread (`--threads`). Seconds are comparable
-on a quiet machine only; CPU seconds, of all threads together, and their slopes mostly anywhere.
+`python benchmarks/growth.py` prints a table; `--series d T` makes a part of it, `--figure growth.svg` draws CPU seconds on log–log axes, `--jobs 4` measures
+four sizes at a time. Every size runs in a separate process, after a warm-up fit that compiles. Seconds are CPU seconds of all threads together, which a busy
+machine changes little. The slope of a series is that of log CPU seconds on the log of the size that grows. Memory is the peak beyond the size before the fit.
+One BLAS thread (`--threads`).
 """
 
 from __future__ import annotations
@@ -15,22 +15,26 @@ import resource
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 DT = 0.01
 SERIES = {
+    "sizes": [(30, 16, 3), (300, 80, 10), (2000, 250, 50)],
     "n": [(1000, 100, 10), (4000, 100, 10), (16000, 100, 10)],
     "d": [(400, 100, 40), (400, 100, 80), (400, 100, 160)],
     "T": [(100, 1000, 10), (100, 2000, 10), (100, 4000, 10)],
-    "T, long": [(100, 4000, 10), (100, 10_000, 10), (100, 100_000, 10)],
+    "T, long": [(100, 10_000, 10), (100, 100_000, 10)],
     "noise": [(100, 50, 4), (100, 100, 4), (100, 200, 4)],
     "missing": [(100, 25, 4), (100, 50, 4), (100, 100, 4)],
     "own": [(50, 50, 10), (50, 100, 10), (50, 200, 10)],
     "own, long": [(5, 250, 10), (5, 500, 10), (5, 1000, 10)],
     "wide, few": [(120, 20, 200), (120, 20, 400), (120, 20, 1000)],
     "wide": [(2000, 20, 250), (2000, 20, 500), (2000, 20, 1000)],
-    "base": [(2000, 250, 50)],
 }
 """Sizes (n, T, d) of each series; all but the first grow in one of them."""
+
+WARM = {"sizes": (300, 80, 10), "T, long": (100, 1000, 10)}
+"""What is fitted first, where it is not the first size of the series: it has to take the path of all."""
 
 SIGMA, LOST = 0.1, 0.05
 
@@ -64,64 +68,81 @@ def peak():
 
 
 def measured(series, size):
-    """Seconds, megabytes beyond the data, and how much of the order and of who neighbours whom is right, up to reversal."""
+    """CPU seconds, megabytes beyond the data, and how much of the order and of who neighbours whom is right, up to reversal."""
     import retrace_sde as rt
 
     X, truth, settings = problem(series, size)
-    rt.ReTrace(**settings).fit(problem(series, SERIES[series][0])[0])  # compiles
-    before, begin, worked = peak(), time.perf_counter(), time.process_time()
+    rt.ReTrace(**settings).fit(problem(series, WARM.get(series, SERIES[series][0]))[0])  # compiles
+    before, begin = peak(), time.process_time()
     model = rt.ReTrace(**settings).fit(X)
-    seconds, cpu = time.perf_counter() - begin, time.process_time() - worked
     return {
-        "series": series,
-        "n": size[0],
-        "T": size[1],
-        "d": size[2],
-        "seconds": seconds,
-        "cpu": cpu,
+        "cpu": time.process_time() - begin,
         "megabytes": peak() - before,
         "data": X.nbytes / 2**20,
-        "right": rt.metrics.order_accuracy(truth, model.order_, up_to_reversal=True),
-        "neighbours": rt.metrics.neighbour_share(truth, model.order_),
+        "right": float(rt.metrics.order_accuracy(truth, model.order_, up_to_reversal=True)),
+        "neighbours": float(rt.metrics.neighbour_share(truth, model.order_)),
     }
 
 
-def slope(rows):
-    """Of log CPU seconds on the log of the size that grows."""
+def apart(series, size, threads):
+    """The same in a process of its own; None where it fails, which is said."""
+    quiet = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), threads)
+    command = [sys.executable, __file__, "--one", json.dumps([series, size])]
+    said = subprocess.run(command, env={**os.environ, **quiet}, capture_output=True, text=True)
+    if said.returncode:
+        print(f"{series} {size}: {said.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
+        return None
+    return json.loads(said.stdout.strip().splitlines()[-1])
+
+
+def grows(series):
+    """Which of n, T and d grows in a series; None for sizes that differ in all."""
+    differ = [len(set(each)) > 1 for each in zip(*SERIES[series], strict=True)]
+    return "nTd"[differ.index(True)] if sum(differ) == 1 else None
+
+
+def slope(series, rows):
+    """Of log CPU seconds on the log of the size that grows; None with fewer than two sizes."""
     import numpy as np
 
-    grown = next(k for k in "nTd" if rows[0][k] != rows[-1][k])
-    x, y = (np.log([each[k] for each in rows]) for k in (grown, "cpu"))
-    return grown, float(np.polyfit(x, y, 1)[0])
+    if len(rows) < 2 or grows(series) is None:
+        return None
+    x = [size["nTd".index(grows(series))] for size, _ in rows]
+    return float(np.polyfit(np.log(x), np.log([found["cpu"] for _, found in rows]), 1)[0])
 
 
-def table(series, rows):
-    """A series as lines of Markdown."""
-    lines = [
-        f"| {series}: n, T, d | seconds | CPU seconds | MB beyond the data ({rows[0]['data']:.0f} to {rows[-1]['data']:.0f} MB) | order right | neighbours |",
-        "|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {r['n']}, {r['T']}, {r['d']} | {r['seconds']:.2f} | {r['cpu']:.2f} | {r['megabytes']:.0f} | {r['right']:.3f} | {r['neighbours']:.3f} |"
-        for r in rows
-    ]
-    if len(rows) > 1:
-        lines.append("slope in {}: {:.2f}".format(*slope(rows)))
-    return "\n".join(lines)
+def short(number):
+    """Three digits."""
+    return f"{float(f'{number:.3g}'):,.10g}"
+
+
+def table(found):
+    """All series as lines of Markdown; the slope of a series stands with its largest size."""
+    from retrace_sde.lost_time.table import lines
+
+    columns = ["series: n, T, d", "CPU seconds", "slope", "MB of data", "MB beyond the data"]
+    made = []
+    for series, rows in found.items():
+        for size, row in rows:
+            steep = slope(series, rows) if size == rows[-1][0] else None
+            numbers = [short(row["cpu"]), None if steep is None else f"{steep:.2f}"]
+            numbers += [short(row["data"]), short(row["megabytes"])]
+            shares = [f"{row[each]:.3f}" for each in ("right", "neighbours")]
+            made.append([f"{series}: {', '.join(map(str, size))}", *numbers, *shares])
+    return lines({"columns": [*columns, "order right", "neighbours"], "rows": made})
 
 
 def figure(found, path):
     """All series on log–log axes, with their slopes."""
     import matplotlib.pyplot as plt
 
-    drawn = [(name, rows) for name, rows in found.items() if len(rows) > 1]
     fig, axes = plt.subplots(1, 3, figsize=(10, 3.4), sharey=True, layout="constrained")
     for ax, grown in zip(axes, "ndT", strict=True):
-        for name, rows in drawn:
-            if slope(rows)[0] != grown:
-                continue
-            x, y = ([each[k] for each in rows] for k in (grown, "cpu"))
-            ax.loglog(x, y, "o-", label=f"{name}: slope {slope(rows)[1]:.2f}")
+        for series, rows in found.items():
+            if grows(series) == grown and len(rows) > 1:
+                x = [size["nTd".index(grown)] for size, _ in rows]
+                name = f"{series}: slope {slope(series, rows):.2f}"
+                ax.loglog(x, [row["cpu"] for _, row in rows], "o-", label=name)
         ax.set_xlabel({"n": "trajectories n", "d": "variables d", "T": "slices T"}[grown])
         ax.legend(frameon=False, fontsize=8)
     axes[0].set_ylabel("CPU seconds of a whole fit")
@@ -132,42 +153,23 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--series", nargs="+", default=list(SERIES), choices=list(SERIES))
     parser.add_argument("--threads", default="1", help="of BLAS and OpenMP")
+    parser.add_argument("--jobs", type=int, default=1, help="sizes measured at a time")
     parser.add_argument("--figure")
-    parser.add_argument("--json")
-    parser.add_argument("--from-json", help="draw and print what was kept, measure nothing")
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.one:
-        print(json.dumps(measured(*json.loads(options.one))))
+    asked = parser.parse_args()
+    if asked.one:
+        print(json.dumps(measured(*json.loads(asked.one))))
         return
-    found = {}
-    if options.from_json:
-        with open(options.from_json) as file:
-            found = json.load(file)
-        for name, rows in found.items():
-            print(table(name, rows), end="\n\n")
-    else:
-        quiet = dict.fromkeys(
-            ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), options.threads
-        )
-        for name in options.series:
-            found[name] = []
-            for size in SERIES[name]:
-                command = [sys.executable, __file__, "--one", json.dumps([name, size])]
-                said = subprocess.run(
-                    command, env={**os.environ, **quiet}, capture_output=True, text=True
-                )
-                if said.returncode:
-                    print(f"{name} {size}: {said.stderr.strip().splitlines()[-1:]}", flush=True)
-                    continue
-                found[name].append(json.loads(said.stdout.strip().splitlines()[-1]))
-            if found[name]:
-                print(table(name, found[name]), end="\n\n", flush=True)
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump(found, file, indent=1)
-    if options.figure:
-        figure(found, options.figure)
+    cases = [(series, size) for series in asked.series for size in SERIES[series]]
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        rows = list(pool.map(lambda case: apart(*case, asked.threads), cases))
+    found = {series: [] for series in asked.series}
+    for (series, size), row in zip(cases, rows, strict=True):
+        if row is not None:
+            found[series].append((size, row))
+    print(*table(found), sep="\n")
+    if asked.figure:
+        figure(found, asked.figure)
 
 
 if __name__ == "__main__":
