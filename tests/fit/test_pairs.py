@@ -11,6 +11,7 @@ from retrace_sde.fit.moments import moments
 from retrace_sde.fit.pairs import MAX_KEPT_SHARE, Pairs
 from retrace_sde.fit.regression import mle
 from retrace_sde.fit.scores import regression_sandwich, sandwich_of_grams, told_by
+from retrace_sde.io.lazy.view import InMemoryView, StandardUnits
 from retrace_sde.panel import blocks
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine, Linear, Polynomial
@@ -122,3 +123,29 @@ def test_where_too_much_would_be_kept_the_reverse_follows_from_the_same_moments(
         alone = model.fit_gaps(each.order, model.gaps)
         assert_allclose(each.log_likelihoods, alone.log_likelihoods, rtol=1e-9)
         assert_allclose(each.diffusion, alone.diffusion, rtol=1e-9)
+
+
+@pytest.mark.parametrize("drift", DRIFTS, ids=str)
+@pytest.mark.parametrize("level", [0.7, 50.0])
+@pytest.mark.parametrize("asarray", [np.asarray, array_api_strict.asarray])
+def test_values_that_are_read_in_standard_units_give_those_of_the_units(
+    drift, level, asarray, monkeypatch
+):
+    """Up to a level of ten deviations from the values as stored."""
+    X, order = panel(level=level)
+    monkeypatch.setattr(blocks, "BLOCK_ELEMENTS", 7 * 25 * 3)
+    rows = np.random.default_rng(0).permutation(len(X))
+    centre, scale = X.mean(axis=(0, 1)), X.std(axis=(0, 1))
+    view = InMemoryView(asarray(X), StandardUnits(None, centre, scale), rows=rows)
+    standard = ((X - centre) / scale)[rows]
+    one, two = (Pairs.of(Data(each), order, DT, drift) for each in (view, standard))
+    assert (one.units is None) == (level == 50.0)
+    assert_allclose(one.moments().factor, two.moments().factor, rtol=1e-10, atol=1e-11)
+    step = fitted(standard, order, drift)[1]
+    for got, expected in zip(
+        one.log_likelihoods(step, step), two.log_likelihoods(step, step), strict=True
+    ):
+        assert_allclose(got, expected, rtol=1e-9)
+    some = np.array([3, 11, 20])
+    got, expected = (sum(each.sum(axis=0) for each in pairs.grams(some)) for pairs in (one, two))
+    assert_allclose(got, expected, rtol=1e-9, atol=1e-9)

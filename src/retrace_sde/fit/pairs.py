@@ -7,6 +7,9 @@ With `S_j = Σ_i x_i x_iᵀ`, `C_j = Σ_i x_i x_{i+1}ᵀ`, the sum and both ends
 and the step backwards the same with C_jᵀ and the ends exchanged. So do the moments of the regression, their sum, and what leaving
 a trajectory out changes.
 
+Of an array that is read where it is they are those of the values as stored, and what is computed of them is moved to standard units: a
+pass that subtracts and divides first takes a seventh longer.
+
 Limits: steps along `A x + c` that are all dt long. Increments are differences of these sums, which costs as many digits as the states are
 larger than their steps: where that, times the condition number, is too many there is no answer, and the rows are gone through.
 """
@@ -14,7 +17,7 @@ larger than their steps: where that, times the condition number, is too many the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 import array_api_compat
@@ -23,6 +26,7 @@ import numpy as np
 from retrace_sde.fit.euler import Euler, density_constant
 from retrace_sde.fit.moments import Moments
 from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.lazy.view import InMemoryView, StandardUnits
 from retrace_sde.panel.blocks import BLOCK_ELEMENTS, Data, like, pick, to_numpy
 from retrace_sde.panel.order import Order
 from retrace_sde.process.drift import Affine, Drift, is_linear
@@ -32,6 +36,10 @@ MAX_KEPT_SHARE = 0.4
 
 MAX_CANCELLATION = 1e6
 """Ratio of squared states to squared steps, times the condition number, up to which ten digits are left."""
+
+
+MAX_STORED_LEVEL = 10.0
+"""Mean of a variable, in its standard deviations, up to which moments are of the values as stored: two of their sixteen digits are lost then."""
 
 
 class Piece(NamedTuple):
@@ -69,12 +77,55 @@ def of_piece(piece: Data, order: Indices) -> Piece:
     return Piece(turned @ x, across, turned @ one, first, last)
 
 
-def _totals(pieces: list[Piece], ends: Piece, count: float) -> Sums:
+class _Units(NamedTuple):
+    """Standard units (x − m)/s of d variables, for moments of x."""
+
+    centre: Array
+    scale: Array
+
+    def ends(self, raw: Piece, T: int) -> Piece:
+        """Sums over T states, first and last states of (x − m)/s."""
+        m, s = (like(each, raw.sums) for each in self)
+        return Piece(None, None, (raw.sums - T * m) / s, (raw.first - m) / s, (raw.last - m) / s)
+
+    def squares(self, of: Piece, n: float, T: int) -> tuple[Array, Array]:
+        """S and C of (x − m)/s from S and C of x and the ends of (x − m)/s; all of them sums over n trajectories, in numpy."""
+        m, s = self
+        # of x − m: what the sums of squares have of the mean
+        sums, first, last = (each * s for each in of[2:])
+        unit = np.outer(s, s)
+        square = np.multiply.outer(m, m)
+        left, right = sums[..., :, None] * m, m[:, None] * sums[..., None, :]
+        every = of.every - left - right - n * T * square
+        left = left - last[..., :, None] * m
+        right = right - m[:, None] * first[..., None, :]
+        return every / unit, (of.across - left - right - n * (T - 1) * square) / unit
+
+    def weighed(self, W: Array, V: Array, ends: Piece, T: int) -> tuple[Array, Array, Any]:
+        """Weights of S and of C of x that weigh as W and V do those of (x − m)/s, and what each trajectory's are too large by then."""
+        m, s = self
+        unit = np.outer(s, s)
+        W, V = W / unit, V / unit
+        sums, first, last = (each * like(s, each) for each in ends[2:])
+
+        def along(x: Any, weights: Array) -> Any:
+            return x @ like(weights, x)
+
+        too_large = along(sums, (W + W.T) @ m - 2 * (V @ m + V.T @ m))
+        too_large = too_large + 2 * (along(last, V @ m) + along(first, V.T @ m))
+        constant = T * float(m @ W @ m) - 2 * (T - 1) * float(m @ V @ m)
+        return W, V, too_large + constant
+
+
+def _totals(pieces: list[Piece], ends: Piece, count: float, n: int, units: _Units | None) -> Sums:
     """Of all trajectories together."""
     xp = array_api_compat.array_namespace(ends.first)
     every, across = (sum(to_numpy(xp.sum(each[k], axis=0)) for each in pieces) for k in (0, 1))
     small = [xp.sum(each, axis=0) for each in ends[2:]]
     small += [each.T @ each for each in ends[3:]]
+    if units is not None:
+        summed = Piece(every, across, *map(to_numpy, small[:3]))
+        every, across = units.squares(summed, n, int(count) // n + 1)
     return Sums(count, np.asarray(every), np.asarray(across), *map(to_numpy, small))
 
 
@@ -83,7 +134,7 @@ class Pairs:
     """Second moments of every trajectory along an order, block by block, and of all together.
 
     Blocks stand as the data are stored: `rows` says where the trajectory at each place is among them; None: they stand in their places.
-    `ends` has sums, first and last states of all trajectories in one.
+    `ends` has sums, first and last states of all trajectories in one, in standard units; of the blocks none is where there are `units`.
     """
 
     pieces: list[Piece]
@@ -94,6 +145,7 @@ class Pairs:
     n: int
     T: int
     rows: Indices | None = None
+    units: _Units | None = None
 
     @classmethod
     def of(cls, data: Data, order: Indices, dt: float, drift: Drift) -> Self | None:
@@ -102,12 +154,14 @@ class Pairs:
         whole = data.covariates is None and not data.lengths.ragged and Order.of(order).shared
         if data.lazy or not (whole and is_linear(drift) and 2 * d <= MAX_KEPT_SHARE * T):
             return None
-        pieces = list(data.map_pieces(of_piece, order))
+        stored, units = _as_stored(data)
+        pieces = list(stored.map_pieces(of_piece, order))
         xp = array_api_compat.array_namespace(pieces[0].every)
         ends = Piece(None, None, *(xp.concat([each[k] for each in pieces]) for k in (2, 3, 4)))
+        ends = ends if units is None else units.ends(ends, T)
         rows = data.values.rows if data.viewed else None
-        totals = _totals(pieces, ends, float(n * (T - 1)))
-        return cls(pieces, ends, totals, dt, drift, n, T, rows)
+        totals = _totals(pieces, ends, float(n * (T - 1)), n, units)
+        return cls(pieces, ends, totals, dt, drift, n, T, rows, units)
 
     @property
     def affine(self) -> bool:
@@ -126,8 +180,17 @@ class Pairs:
     def log_likelihoods(self, there: Euler, here: Euler) -> tuple[Array, Array]:
         """`Σ_i log p(x_{i+1} | x_i)` of each trajectory, (n,), and by another step the same along the reverse of the order."""
         steps = _Squares.of(there, self.affine), _Squares.of(here, self.affine)
-        of_every = np.stack([(each.P + each.FPF).ravel() for each in steps], axis=1)
-        of_across = np.stack([steps[0].FP.ravel(), steps[1].FP.T.ravel()], axis=1)
+        weights = [
+            (each.P + each.FPF, turned)
+            for each, turned in zip(steps, (steps[0].FP, steps[1].FP.T), strict=True)
+        ]
+        beyond: list[Any] = [0.0, 0.0]
+        if self.units is not None:
+            moved = [self.units.weighed(W, V, self.ends, self.T) for W, V in weights]
+            weights, beyond = [each[:2] for each in moved], [to_numpy(each[2]) for each in moved]
+        of_every, of_across = (
+            np.stack([each[k].ravel() for each in weights], axis=1) for k in (0, 1)
+        )
 
         def of(piece: Piece) -> Array:
             xp = array_api_compat.array_namespace(piece.every)
@@ -140,8 +203,8 @@ class Pairs:
 
         ends = self.ends.first, self.ends.last
         rest = [
-            to_numpy(each.ends(self.ends.sums, entry, leave))
-            for each, entry, leave in zip(steps, ends, ends[::-1], strict=True)
+            to_numpy(each.ends(self.ends.sums, entry, leave)) + more
+            for each, entry, leave, more in zip(steps, ends, ends[::-1], beyond, strict=True)
         ]
         found = np.concatenate([of(piece) for piece in self.pieces]) - np.stack(rest, axis=1)
         found *= -0.5
@@ -165,6 +228,10 @@ class Pairs:
                 here = some[at == k] - (ends[k] - piece.first.shape[0])
                 parts.append([to_numpy(pick(each, here, 0)) for each in piece])
             found = [np.concatenate(each) for each in zip(*parts, strict=True)]
+            if self.units is not None:
+                ends_of = self.units.ends(Piece(*found), self.T)
+                one = ends_of._replace(every=found[0], across=found[1])
+                found = [*self.units.squares(one, 1.0, self.T), *ends_of[2:]]
             squares = (x[:, :, None] * x[:, None, :] for x in found[3:])
             yield self._gram(Sums(float(self.T - 1), *found, *squares))
 
@@ -185,6 +252,17 @@ class Pairs:
             gram[..., d, p:] = (sums - first) - (sums - last)
         gram[..., p:, :p] = np.swapaxes(gram[..., :p, p:], -1, -2)
         return gram
+
+
+def _as_stored(data: Data) -> tuple[Data, _Units | None]:
+    """The data as they are stored and their units, where values are read in other ones; else the data."""
+    view = data.values
+    if not isinstance(view, InMemoryView) or view.units.kept is not None:
+        return data, None
+    centre, scale = view.units.centre, view.units.scale
+    if centre is None or scale is None or (np.abs(centre) > MAX_STORED_LEVEL * scale).any():
+        return data, None
+    return replace(data, values=replace(view, units=StandardUnits())), _Units(centre, scale)
 
 
 class _Squares(NamedTuple):
