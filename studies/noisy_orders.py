@@ -1,15 +1,13 @@
 """Orders of noisy and incomplete observations compared with the limit: the same search with the true parameters.
 
-    python studies/noisy_orders.py shared --cell 50,0.3,0.1 --cell 50,0.5,0.1 --seeds 100:110
+    python studies/noisy_orders.py shared --seeds 100:116
     python studies/noisy_orders.py shared --cell 2000,0.3,1.0,0.2 --seeds 100:103
     python studies/noisy_orders.py independent --cell 200,0.03,0.1 --size 5,30 --seeds 100:103
-    python studies/noisy_orders.py em --seeds 100:105
 
 A cell is n, the noise's standard deviation, the variance of X₀ and, if any, the share of missing entries. `--jobs` runs seeds in parallel.
 """
 
 import argparse
-import time
 import warnings
 from itertools import product
 
@@ -27,6 +25,14 @@ from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.models.hidden import HiddenModel
 
 DT = 0.01
+CELLS = [
+    "20,0.3,0.1",
+    "50,0.3,0.1",
+    "50,0.5,0.1",
+    "200,0.5,0.1",
+    "2000,0.3,0.1",
+    "2000,0.3,0.1,0.2",
+]
 
 
 def panel(seed, n, T, d, noise, variance, missing, permutation):
@@ -57,11 +63,9 @@ def error(found, truth):
 
 def shared(seed, n, noise, variance, d, T, missing):
     sde, Y, truth, law = panel(seed, n, T, d, noise, variance, missing, "shared")
-    begin = time.perf_counter()
     model = rt.ReTrace(
         dt=DT, observation_noise="estimate", random_state=seed, n_jobs=1, drift="linear"
     ).fit(Y)
-    seconds = time.perf_counter() - begin
     problem = hidden(Y, noise)
     limit = best_order(problem, problem.orders_under(law), np.random.default_rng(seed))
     oracle = rt.statespace.em(Y[:, truth], DT, n_jobs=1)
@@ -69,19 +73,16 @@ def shared(seed, n, noise, variance, d, T, missing):
     return {
         "up to reversal": up_to_reversal(truth, model.order_),
         "limit": up_to_reversal(truth, limit),
-        "directed": rt.metrics.order_accuracy(truth, model.order_),
         "identified": float(model.direction_.identified),
         "confidently wrong": float(model.direction_.identified and not right),
         "A / oracle": error(model.drift_, sde.drift) / error(oracle.drift, sde.drift),
         "H / oracle": error(model.diffusion_, sde.diffusion)
         / error(oracle.diffusion, sde.diffusion),
-        "seconds": seconds,
     }
 
 
 def independent(seed, n, noise, variance, d, T, missing):
     sde, Y, truth, law = panel(seed, n, T, d, noise, variance, missing, "independent")
-    begin = time.perf_counter()
     model = rt.ReTrace(
         dt=DT,
         permutation="independent",
@@ -90,7 +91,6 @@ def independent(seed, n, noise, variance, d, T, missing):
         n_jobs=1,
         drift="linear",
     ).fit(Y)
-    seconds = time.perf_counter() - begin
     problem, states = hidden(Y, noise), random_states(np.random.default_rng(seed), n)
     limit, _ = problem.own_orders(law).improve(truth, states)
     oracle = problem.fit(truth, final=True).step
@@ -111,30 +111,6 @@ def independent(seed, n, noise, variance, d, T, missing):
         / error(oracle.diffusion, sde.diffusion),
         "noise / truth": float(np.sqrt(np.diag(model.observation_noise_).mean())) / noise,
         "A covered": float(((low < sde.drift) & (sde.drift < high)).mean()),
-        "seconds": seconds,
-    }
-
-
-def em(seed, n, noise, variance, d, T, missing):
-    rng = np.random.default_rng(seed)
-    sde = rt.simulate.random_irreversible_sde(d, random_state=rng)
-    start = rng.standard_normal((n, d)) * variance**0.5
-    X = sde.simulate(n, T, DT, x0=start, random_state=rng, scheme="exact")
-    Y = rt.simulate.add_noise(X, noise, random_state=rng)
-    begin = time.perf_counter()
-    full = rt.statespace.em(Y, DT, scheme="exact", n_jobs=1)
-    seconds = time.perf_counter() - begin
-    Z = Y.copy()
-    Z[rng.random(Z.shape) < 0.2] = np.nan
-    gaps = rt.statespace.em(Z, DT, scheme="exact", n_jobs=1)
-    rises = min(np.diff(each.log_likelihood).min() for each in (full, gaps))
-    return {
-        "MAE-A": error(full.drift, sde.drift),
-        "MAE-H": error(full.diffusion, sde.diffusion),
-        "20 % missing: A / complete": error(gaps.drift, sde.drift) / error(full.drift, sde.drift),
-        "H / complete": error(gaps.diffusion, sde.diffusion) / error(full.diffusion, sde.diffusion),
-        "least rise": float(rises),
-        "seconds": seconds,
     }
 
 
@@ -148,7 +124,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("part", choices=["shared", "independent", "em"])
+    parser.add_argument("part", choices=["shared", "independent"])
     parser.add_argument(
         "--cell", action="append", default=[], help="n, noise, variance of X0[, missing]"
     )
@@ -157,11 +133,9 @@ def main():
     parser.add_argument("--jobs", type=int, default=1)
     asked = parser.parse_args()
     d, T = (int(each) for each in asked.size.split(","))
-    cells = asked.cell or (["200,0.1,0.1", "200,0.5,0.1"] if asked.part == "em" else ["50,0.3,0.1"])
-    if asked.part == "em" and asked.size == "10,50":
-        T = 100
+    cells = asked.cell or CELLS
     seeds = range(*(int(each) for each in asked.seeds.split(":")))
-    work = {"shared": shared, "independent": independent, "em": em}[asked.part]
+    work = {"shared": shared, "independent": independent}[asked.part]
     runs = [
         (cell, seed, (int(n), float(noise), float(variance), d, T, *map(float, missing or ["0"])))
         for cell, seed in product(cells, seeds)
