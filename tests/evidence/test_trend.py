@@ -10,9 +10,10 @@ from scipy.linalg import expm, solve_continuous_lyapunov
 import retrace_sde as rt
 from retrace_sde.evidence.candidates.candidate import CandidateKind
 from retrace_sde.evidence.candidates.trend import (
+    DEGREES,
     PRIOR_DEVIATIONS,
     _Past,
-    _path,
+    _paths,
     _relaxation,
 )
 from retrace_sde.evidence.closed_form.panels import Form, Panels
@@ -55,7 +56,7 @@ def test_a_path_is_integrated_out(degree):
     path = X.mean(axis=0).ravel()
     rest = path - design @ np.linalg.solve(design.T @ inverse @ design, design.T @ inverse @ path)
     spread = np.array([[0.8, 0.0], [0.3, 0.5]])
-    misfit, volume = _path(panels, fit, degree, spread)
+    misfit, volume = _paths(panels, fit, spread)[DEGREES.index(degree)]
     assert_allclose(misfit, rest @ inverse @ rest, rtol=1e-8)
     prior = PRIOR_DEVIATIONS**2 * np.kron(np.eye(degree + 1), spread @ spread.T)
     logs = (

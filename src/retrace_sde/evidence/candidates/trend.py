@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from retrace_sde.evidence.candidates.along import CandidatesAlong
 from retrace_sde.evidence.candidates.candidate import CandidateFit, CandidateKind, Role
@@ -28,6 +29,7 @@ from retrace_sde.evidence.candidates.prediction import Prediction, StepRows
 from retrace_sde.evidence.closed_form.panels import Form, Panels
 from retrace_sde.evidence.closed_form.steps import StepFit, contributions, fit_directions
 from retrace_sde.evidence.closed_form.sums import StepSums
+from retrace_sde.fit.start_law import inverted
 from retrace_sde.io.arrays import Array
 
 DEGREES = (1, 2)
@@ -69,8 +71,8 @@ class OutsideTrend:
         paid = form_penalty(panels, Form()) - max(relaxed)[1]
         one, two = fit_directions(panels, Form(means=True))
         found = []
-        for k in DEGREES:
-            paths = [_path(*each, k, spread) for each in zip(ways, (one, two), strict=True)]
+        each_way = [_paths(*each, spread) for each in zip(ways, (one, two), strict=True)]
+        for paths in zip(*each_way, strict=True):
             totals = tuple(
                 float(way.total[0]) - panels.log_volume - path.misfit / 2
                 for way, path in zip((one, two), paths, strict=True)
@@ -141,33 +143,55 @@ def _start(fit: StepFit, spread: Array, n: int) -> Array:
     return np.asarray(fit.start.moments[1]) if n > len(spread) else spread @ spread.T
 
 
-def _path(panels: Panels, fit: StepFit, degree: int, spread: Array) -> Path:
-    """Of the best polynomial of time.
+def _paths(panels: Panels, fit: StepFit, spread: Array) -> list[Path]:
+    """Of the best polynomials of time, of all `DEGREES`.
 
-    `m_{t+1} − F m_t` is linear in the coefficients, so that the normal equations are sums of Kronecker products.
+    `m_{t+1} − F m_t` is linear in the coefficients, so that the normal equations are sums of Kronecker products; those of a lower degree are
+    the first of the highest one's.
     """
     path = panels.x[0].mean(axis=0)
-    n, T = panels.x.shape[1:3]
+    (n, T, d), most = panels.x.shape[1:], max(DEGREES) + 1
     F = fit.step[0]
-    powers = np.linspace(-1, 1, T)[:, None] ** np.arange(degree + 1)
+    powers = np.linspace(-1, 1, T)[:, None] ** np.arange(most)
     covariances = _start(fit, spread, n), fit.H[0]
-    start, step = (np.linalg.inv(np.linalg.cholesky(S)).T for S in covariances)
+    start, step = (inverted(np.linalg.cholesky(S)).T for S in covariances)
     # Each term is (polynomials, what multiplies their coefficients), for the first slice and for the steps.
     equations = [
         ([(powers[:1], start)], path[:1] @ start),
         ([(powers[1:], step), (-powers[:-1], F @ step)], (path[1:] - path[:-1] @ F) @ step),
     ]
-    size = (degree + 1) * path.shape[1]
-    G, g, squares = np.zeros((size, size)), np.zeros(size), 0.0
+    G, g, squares = np.zeros((most, d, most, d)), np.zeros((most, d)), 0.0
     for terms, values in equations:
         squares += float((values**2).sum())
         for p, M in terms:
-            g += (p.T @ values @ M.T).ravel()
+            g += p.T @ values @ M.T
             for q, N in terms:
-                G += np.kron(p.T @ q, M @ N.T)
-    units = np.kron(np.eye(degree + 1), spread)
-    misfit = n * max(squares - g @ np.linalg.lstsq(G, g, rcond=None)[0], 0.0)
-    return Path(float(misfit), volume(n * units.T @ G @ units))
+                G += (p.T @ q)[:, None, :, None] * (M @ N.T)[None, :, None, :]
+    units = (
+        spread.T @ G.transpose(0, 2, 1, 3) @ spread
+    )  # of coefficients in units of the slices' deviations
+    return [
+        Path(
+            n * max(squares - _explained(_square(G[:k, :, :k]), g[:k].ravel()), 0.0),
+            volume(n * _square(units[:k, :k].transpose(0, 2, 1, 3))),
+        )
+        for k in (degree + 1 for degree in DEGREES)
+    ]
+
+
+def _square(G: Array) -> Array:
+    """(k, d, k, d) as a matrix."""
+    k, d = G.shape[:2]
+    return G.reshape(k * d, k * d)
+
+
+def _explained(G: Array, g: Array) -> float:
+    """`gᵀ G⁻¹ g`; of a singular G by least squares."""
+    try:
+        half = solve_triangular(np.linalg.cholesky(G), g, lower=True)
+    except np.linalg.LinAlgError:
+        return float(g @ np.linalg.lstsq(G, g, rcond=None)[0])
+    return float(half @ half)
 
 
 OUTSIDE_TREND = OutsideTrend()
