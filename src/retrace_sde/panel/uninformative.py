@@ -181,10 +181,20 @@ def _are_multiples(known: Array, digits: int) -> Mask:
     return np.asarray(near.all(axis=0))
 
 
+def _maybe_rounded(rows: Array) -> Mask:
+    """Which columns of rows (m, d) may be multiples of a power of ten, by the first ones; what is missing may be."""
+    few = np.abs(np.nan_to_num(rows[:ROUNDING_SAMPLE]))
+    return np.asarray(np.any([_are_multiples(few, digits) for digits in range(-2, 7)], axis=0))
+
+
 def _sampled(data: Data, size: int, by: Indices | None = None) -> Array:
     """Some trajectories (m, T, d) in numpy, evenly spaced in an order, NaN beyond their lengths."""
     rows = evenly(data.shape[0], size)
-    rows = rows if by is None else by[rows]
+    return _of(data, rows if by is None else by[rows])
+
+
+def _of(data: Data, rows: Indices) -> Array:
+    """The given trajectories, likewise."""
     x = to_numpy(pick(data.values, rows, 0))
     if not data.lengths.ragged:
         return x
@@ -196,7 +206,7 @@ def _similar(x: Array) -> Mask:
     z = np.nan_to_num(x - _mean(x, 1)[:, None])
     sizes = np.sqrt((z**2).sum(axis=1, keepdims=True))
     z = z / np.where(sizes > 0, sizes, 1.0)
-    pairs = np.abs(np.einsum("itk,jtk->kij", z, z))[:, *np.triu_indices(len(x), 1)]
+    pairs = np.abs(z.transpose(2, 0, 1) @ z.transpose(2, 1, 0))[:, *np.triu_indices(len(x), 1)]
     moving: Mask = sizes[:, 0].T[:, :, None] * sizes[:, 0].T[:, None] > 0
     moving = moving[:, *np.triu_indices(len(x), 1)]
     typical = np.array(
@@ -210,8 +220,7 @@ def _diffuse(x: Array) -> Mask:
     d = x.shape[2]
     if np.isnan(x).any():
         return np.zeros(d, dtype=bool)
-    few = np.abs(x.reshape(-1, d)[:ROUNDING_SAMPLE])
-    rounded = np.any([_are_multiples(few, digits) for digits in range(-2, 7)], axis=0)
+    rounded = _maybe_rounded(x.reshape(-1, d))
     centred = x - x.mean(axis=1, keepdims=True)
     course = centred.mean(axis=0)
     rest = centred - course
@@ -399,11 +408,15 @@ def _repeats(one: Array, others: Array, weights: Array) -> bool:
 
 def coarse(data: Data, order: Indices, names: tuple[str, ...]) -> tuple[str, ...]:
     """A sentence for each variable whose rounding is as coarse as its steps along an order."""
-    x = _sampled(data, CLOCK_SAMPLE)
-    along = Order.of(order).take(evenly(data.shape[0], CLOCK_SAMPLE)).index
-    said = []
-    for k, name in enumerate(names):
-        unit = rounding(x[:, :, k])
+    (n, T, d), said = data.shape, list[str]()
+    rows = evenly(n, CLOCK_SAMPLE)
+    few = _of(data, rows[: -(-ROUNDING_SAMPLE // T)]).reshape(-1, d)
+    possible = np.flatnonzero(_maybe_rounded(few))
+    if not len(possible):
+        return ()
+    x, along = _of(data, rows), Order.of(order).take(rows).index
+    for k in possible:
+        unit, name = rounding(x[:, :, k]), names[k]
         if unit == 0:
             continue
         steps = np.diff(in_order(x[:, :, k : k + 1], along), axis=1) ** 2
