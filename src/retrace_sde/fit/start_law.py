@@ -82,15 +82,17 @@ class Starts:
         return self.means[0][second.astype(np.intp)] + noise
 
 
-def starts(states: Array, noise: Array, variances: Array) -> Starts:
+def starts(
+    states: Array, noise: Array, variances: Array, groups: tuple[Mask, Mask] | None = None
+) -> Starts:
     """The law of k slices (k, n, d), by what predicts left-out trajectories best: one Gaussian, or two of separate groups.
 
-    `noise` is a step's covariance, `variances` are the variables', of all slices or (k, ...) of each.
+    `noise` is a step's covariance, `variances` are the variables', of all slices or (k, ...) of each. `groups`: `second_group` of them, where it is known.
     """
     one = _shrink(states, noise, variances)
     if states.shape[1] < 2 * SMALLEST_GROUP:
         return one
-    far, apart = _second_group(states, variances)
+    far, apart = second_group(states, variances) if groups is None else groups
     if not apart.any():
         return one
     noise, variances = (
@@ -107,7 +109,7 @@ def starts(states: Array, noise: Array, variances: Array) -> Starts:
     return one
 
 
-def _second_group(states: Array, variances: Array) -> tuple[Mask, Mask]:
+def second_group(states: Array, variances: Array) -> tuple[Mask, Mask]:
     """Who stands apart (k, n): two means along the longest axis of a slice, in units of the variables.
 
     And whether there is a gap (k,): the two explain far more of the axis than the 2/π they explain of a Gaussian.

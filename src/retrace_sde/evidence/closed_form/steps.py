@@ -144,7 +144,7 @@ def _fitted(sums: StepSums, form: Form) -> StepFit:
         before, total = total, solved[3] - log_volume
     theta, H, offsets, _, intercepts = solved
     noise = H if form.lags == 1 else np.asarray(np.kron(np.eye(2)[None], H))
-    start = starts(sums.first, noise, sums.widths)
+    start = starts(sums.first, noise, sums.widths, sums.groups)
     return StepFit(
         form, total + start.log_densities.sum(axis=1), theta, offsets, H, v, start, intercepts
     )

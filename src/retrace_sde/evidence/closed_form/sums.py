@@ -15,7 +15,8 @@ from itertools import combinations_with_replacement
 import numpy as np
 
 from retrace_sde.evidence.closed_form.panels import Form, Panels, variances
-from retrace_sde.io.arrays import Array
+from retrace_sde.fit.start_law import SMALLEST_GROUP, second_group
+from retrace_sde.io.arrays import Array, Mask
 
 ROWS_AT_ONCE = 1 << 16
 """Numbers of rows that are summed at a time: they stay in the processor's cache."""
@@ -244,6 +245,12 @@ class StepSums:
         squares = (squares + np.einsum("bnd,bnd->bd", last, last)) / (n * T)
         mean = (self.total(None)[0][:B, :d] + last.sum(axis=1)) / (n * T)
         return np.tile(variances(squares, mean), (2, 1))
+
+    @cached_property
+    def groups(self) -> tuple[Mask, Mask] | None:
+        """Who starts apart, whatever the noise of a form's steps; None of too few."""
+        few = self.first.shape[1] < 2 * SMALLEST_GROUP
+        return None if few else second_group(self.first, self.widths)
 
     @property
     def _both(self) -> tuple[Panels, Panels]:
