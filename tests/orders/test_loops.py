@@ -62,6 +62,18 @@ def test_simulated_paths_are_not_called_loops(d, T, n, setting, x0, dt):
         assert not closes(Data(X, n_jobs=1), np.arange(T))
 
 
+def test_slices_with_offsets_of_their_own_do_not_close():
+    """Not even where the offsets of the first and the last slice are the same."""
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        x = [rng.standard_normal((30, 3))]
+        for _ in range(11):
+            x.append(0.9 * x[-1] + np.sqrt(0.19) * rng.standard_normal((30, 3)))
+        plates = rng.standard_normal((1, 12, 3))
+        plates[:, -1] = plates[:, 0]
+        assert not closes(Data(np.stack(x, axis=1) + plates, n_jobs=1), np.arange(12))
+
+
 def test_costs_of_unequal_steps_are_those_of_the_mixture():
     """`∫ v^{−N/2} e^{−s/v} IG(v; α, β) dv` by quadrature, as a ratio of two steps."""
     rng = np.random.default_rng(0)
