@@ -142,8 +142,7 @@ def _shrink(states: Array, noise: Array, variances: Array, far: Mask | None = No
     m = (member @ sizes[:, :, None])[:, :, 0]
     few = np.zeros(k, dtype=bool) if far is None else sizes.min(axis=1) < SMALLEST_GROUP
     m = np.maximum(m, 2)
-    shapes = noise, np.asarray(variances)[..., None] * np.eye(states.shape[2])
-    best, covariance = _left_out(z, m, noise, [(P, np.asarray(np.linalg.inv(P))) for P in shapes])
+    best, covariance = _left_out(z, m, noise, np.asarray(variances))
     best = best + np.log((m - 1) / (n - 1))
     best[few] = -np.inf
     if far is None:
@@ -151,20 +150,19 @@ def _shrink(states: Array, noise: Array, variances: Array, far: Mask | None = No
     return Starts(best, covariance, means, sizes / n)
 
 
-def _left_out(
-    z: Array, m: Array, noise: Array, targets: list[tuple[Array, Array]]
-) -> tuple[Array, Array]:
+def _left_out(z: Array, m: Array, noise: Array, variances: Array) -> tuple[Array, Array]:
     """Leave-one-out densities (k, n) of deviations z (k, n, d) from groups' means, and the best shrunk covariance.
 
-    `m` (k, n) are the sizes of the groups. Targets, with their inverses, and noise are (d, d), or (k, d, d) of each slice.
+    `m` (k, n) are the sizes of the groups. Noise is (d, d), or (k, d, d) of each slice, and so are the variables' variances (d,): the
+    targets, each scaled by `tr P⁻¹ S / d`.
     """
     k, n, d = z.shape
     size = max(1, STATE_ELEMENTS // (d * max(n, d)))
     if k > size:
         parts = []
         for i in (slice(i, i + size) for i in range(0, k, size)):
-            mine = [tuple(a if a.ndim == 2 else a[i] for a in each) for each in targets]
-            parts.append(_left_out(z[i], m[i], noise if noise.ndim == 2 else noise[i], mine))  # type: ignore[arg-type]
+            own = noise if noise.ndim == 2 else noise[i]
+            parts.append(_left_out(z[i], m[i], own, variances if variances.ndim == 1 else variances[i]))  # fmt: skip
         best, covariance = (np.concatenate(each) for each in zip(*parts, strict=True))
         return best, covariance
     S = z.transpose(0, 2, 1) @ z / n
@@ -173,10 +171,19 @@ def _left_out(
     least = START_FLOOR * noise + lost
     # Without shrinkage targets are alike; and covariances are singular, but for the floor, with n ≤ d.
     tried = [] if n <= d else [(0, 0.0)]
-    tried += [(target, rho) for target in range(len(targets)) for rho in SHRINKAGES[1:]]
-    scaled = [((Q * S).sum(axis=(1, 2)) / d)[:, None, None] * P for P, Q in targets]
+    tried += [(target, rho) for target in range(2) for rho in SHRINKAGES[1:]]
+    if d < TRIANGULAR_FROM:
+        of_noise = (np.linalg.inv(noise) * S).sum(axis=(1, 2))
+    else:
+        lower = np.broadcast_to(np.linalg.cholesky(noise), S.shape)
+        of_noise = _lengths(lower[:, None], z).sum(axis=(1, 2)) / n
+    of_variances = (np.diagonal(S, axis1=1, axis2=2) / variances).sum(axis=1)
+    scaled = [
+        (of_noise / d)[:, None, None] * noise,
+        (of_variances / d)[:, None, None] * (variances[..., None] * np.eye(d)),
+    ]
     best, covariance = np.full((k, n), -np.inf), np.zeros((k, d, d))
-    worth, own = np.full(k, -np.inf), [np.full(k, -np.inf) for _ in targets]
+    worth, own = np.full(k, -np.inf), np.full((len(scaled), k), -np.inf)
     at_once = len(tried) if len(tried) * k * d * max(n, d) <= CACHED_ELEMENTS else 1
     while tried:
         some, tried = tried[:at_once], tried[at_once:]
