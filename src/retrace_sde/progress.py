@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -284,18 +285,11 @@ def bar(
     >>> model.order_.shape
     (8,)
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
-
-    console = console or Console(stderr=True)
-    live = console.is_terminal or console.is_jupyter
-    drawn = Bar(
-        TextColumn("{task.description:<32}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[left]}"),
-        console=console, transient=True, disable=not (shown and live),
-    )  # fmt: skip
-    with drawn, polite_interrupts(console) as asked:
-        task = drawn.add_task("starting", total=None, left="")
+    live = bool(sys.stderr and sys.stderr.isatty()) or "ipykernel" in sys.modules
+    if console is not None:
+        live = console.is_terminal or console.is_jupyter
+    say = _line if console is None else partial(console.print, markup=False, highlight=False, soft_wrap=True)  # fmt: skip
+    with _drawn(console) if shown and live else nullcontext() as draw, polite_interrupts(say) as asked:  # fmt: skip
         said = ("", -LINE_EVERY)
 
         def tell(step: Progress) -> None:
@@ -304,22 +298,39 @@ def bar(
                 said = step.doing, step.elapsed
                 share = "" if not step.fraction else f" {step.fraction:.0%}"
                 text = f"{step.elapsed:.0f} s: {step.doing}{share}, {told(step)}"
-                console.print(
-                    text.removesuffix(", "), markup=False, highlight=False, soft_wrap=True
-                )
-            done = None if step.fraction is None else 100 * step.fraction
-            drawn.update(
-                task,
-                description=step.doing,
-                total=None if done is None else 100,
-                completed=done or 0,
-                left=told(step),
-            )
+                say(text.removesuffix(", "))
+            if draw is not None:
+                draw(step)
             asked.begun = asked.begun or step.fraction is not None  # reading a file leaves nothing
             if asked.enough:
                 raise StopIteration
 
         yield tell
+
+
+@contextmanager
+def _drawn(console: Console | None) -> Iterator[Callable[[Progress], None]]:
+    """The bar itself: rich is imported only where there is something to draw on."""
+    from rich.console import Console as Screen
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = TextColumn("{task.description:<32}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[left]}")  # fmt: skip
+    with Bar(*columns, console=console or Screen(stderr=True), transient=True) as drawn:
+        task = drawn.add_task("starting", total=None, left="")
+
+        def draw(step: Progress) -> None:
+            done = None if step.fraction is None else 100 * step.fraction
+            total = None if done is None else 100
+            drawn.update(
+                task, description=step.doing, total=total, completed=done or 0, left=told(step)
+            )
+
+        yield draw
+
+
+def _line(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 @dataclass
@@ -331,7 +342,7 @@ class Asked:
 
 
 @contextmanager
-def polite_interrupts(console: Console) -> Iterator[Asked]:
+def polite_interrupts(say: Callable[[str], None]) -> Iterator[Asked]:
     """The first Ctrl-C asks for what there is, said in a line; the second, or one before any step, interrupts."""
     asked = Asked()
     if threading.current_thread() is not threading.main_thread():
@@ -342,7 +353,7 @@ def polite_interrupts(console: Console) -> Iterator[Asked]:
         if asked.enough or not asked.begun:
             raise KeyboardInterrupt
         asked.enough = True
-        console.print("stopping: finishing with what there is; Ctrl-C again drops it.")
+        say("stopping: finishing with what there is; Ctrl-C again drops it.")
 
     before = signal.signal(signal.SIGINT, interrupted)
     try:
