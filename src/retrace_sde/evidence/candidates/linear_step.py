@@ -21,7 +21,11 @@ from retrace_sde.evidence.candidates.prediction import (
 )
 from retrace_sde.evidence.closed_form.checks import Freed, free_nuisances
 from retrace_sde.evidence.closed_form.panels import Form, Panels
-from retrace_sde.evidence.closed_form.steps import contributions, fit_directions
+from retrace_sde.evidence.closed_form.steps import (
+    contributions,
+    fit_directions,
+    most_log_likelihood,
+)
 from retrace_sde.io.arrays import Array
 
 MAX_VARIABLES = {1: None, 2: 6, 3: 3}
@@ -76,12 +80,14 @@ class StepCandidate:
         freed = form._replace(means=True)
         if plain is None or not plain.adequate or not freed.fits(*panels.x.shape[1:]):
             return False
-        most = max(float(each.total[0]) for each in fit_directions(panels, freed))
         least = form_penalty(panels, form)
         cost = form_penalty(panels, form._replace(spreads=True)) - least
         gained = cost if plain.form is None else _gained_by_variances(panels, plain.form, cost)
         least -= max(2 * gained - cost, 0.0)
-        return most - panels.log_volume - least < plain.log_evidence - TIE_NATS
+        enough = plain.log_evidence - TIE_NATS + panels.log_volume + least
+        if most_log_likelihood(panels, freed) < enough:
+            return True
+        return max(float(each.total[0]) for each in fit_directions(panels, freed)) < enough
 
     def predict(self, steps: StepRows) -> Prediction | None:
         return None

@@ -21,7 +21,7 @@ import numpy as np
 
 from retrace_sde.evidence.closed_form.panels import Form, Ground, Panels
 from retrace_sde.evidence.closed_form.sums import StepSums, changes, regressors
-from retrace_sde.fit.start_law import Starts, inverted, starts
+from retrace_sde.fit.start_law import Starts, inverted, most_gaussian_log_density, starts
 from retrace_sde.io.arrays import Array, Indices, Mask
 
 RIDGE = 1e-10
@@ -148,6 +148,15 @@ def _fitted(sums: StepSums, form: Form) -> StepFit:
     return StepFit(
         form, total + start.log_densities.sum(axis=1), theta, offsets, H, v, start, intercepts
     )
+
+
+def most_log_likelihood(panels: Panels, form: Form) -> float:
+    """An upper bound on the log-likelihood of a form, its variances equal, in the better direction: a regression and a determinant for each."""
+    sums = StepSums.of(panels, form)
+    if sums.groups is None or sums.groups[1].any():
+        return np.inf
+    steps = _Regression(sums, form, panels.x.shape[3]).most
+    return float((steps + most_gaussian_log_density(sums.first)).max())
 
 
 def residuals(panels: Panels, fit: StepFit) -> Array:
@@ -291,17 +300,35 @@ class _Regression:
         found: Array = new / np.exp(np.log(new).mean(axis=1, keepdims=True))
         return found
 
-    def _with_intercepts(self, w: Array | None) -> Solved:
-        """Within and between residuals by generalised least squares: H from the one, H/W + Ω from the other."""
-        sums, d, means = self.sums, self.d, self.form.means
-        n, S = sums.first.shape[1], len(sums.count)
-        each = np.ones((len(sums.first), S)) if w is None else w
+    @property
+    def most(self) -> Array:
+        """An upper bound on the log-likelihood with steps weighted equally, without alternations: each subject may have an intercept of its own."""
+        if not self.form.levels:
+            return self.solve(None)[3]
+        inner, d = self._within(None)[0], self.d
+        p = inner.shape[1] - d
+        xy, count = inner[:, :p, p:], self.sums.count.sum()
+        theta = _solved(_ridged(inner[:, :p, :p]), xy)
+        H = _ridged((inner[:, p:, p:] - xy.transpose(0, 2, 1) @ theta) / count)
+        return np.asarray(-0.5 * count * (np.linalg.slogdet(H)[1] + d + d * np.log(2 * np.pi)))
+
+    def _within(self, w: Array | None) -> tuple[Array, Array, Array]:
+        """Second moments about subjects' means, these means, and the weights of subjects."""
+        sums, means = self.sums, self.form.means
+        each = np.ones((len(sums.first), len(sums.count))) if w is None else w
         W = each.sum(axis=1)
         middle = sums.trajectory_means if w is None else sums.of_trajectories(each)
         if means:
             middle = middle - (each[:, None] @ sums.mean) / W[:, None, None]
         outside = W[:, None, None] * (middle.transpose(0, 2, 1) @ middle)
         inner = (sums.about_slices(w) if means else sums.about_zero(w)) - outside
+        return inner, middle, W
+
+    def _with_intercepts(self, w: Array | None) -> Solved:
+        """Within and between residuals by generalised least squares: H from the one, H/W + Ω from the other."""
+        sums, d = self.sums, self.d
+        n, S = sums.first.shape[1], len(sums.count)
+        inner, middle, W = self._within(w)
         known = _known(sums.first)
         gram = _ridged(known.transpose(0, 2, 1) @ known)
         explained = _solved(gram, known.transpose(0, 2, 1) @ middle)
