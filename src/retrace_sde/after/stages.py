@@ -34,6 +34,9 @@ MIN_STAGE_NATS = 10.0
 COURSE_ROUNDS, COURSE_POINTS, TRIED_PER_STEP = 8, 80, 4
 """Rounds of course and shifts, points of the course, and shifts that are tried for each step."""
 
+KERNEL_REACH = 8
+"""Steps beyond which the smoother's weights, e^{-32}, are rounding."""
+
 PROBED_SUBJECTS, PROBED_SLICES, PROBED_ROUNDS, HOPELESS, MAYBE_TOGETHER = 60, 30, 2, 0.2, 0.6
 """Subjects, slices and rounds by which a large panel is looked at first, and the share left unexplained from which no others are: it
 differs by at most .03 from that of all rounds on the whole panel where that is below .2 (6 courses, n from 30 to 500, T from 40 to 250, 3 panels each).
@@ -130,11 +133,15 @@ def _smoothed(z: Array, shifts: Array) -> tuple[Array, Array]:
     place = np.rint((s - low) * fine).astype(np.intp)
     count, total = np.bincount(place), np.bincount(place, weights=z.ravel())
     grid = np.linspace(low, s.max(), COURSE_POINTS)
-    off = low + np.arange(len(count)) / fine - grid[:, None]
-    kernel = np.exp(-0.5 * off**2)
-    weight = kernel * count
-    zero, one, two = weight.sum(axis=1), (weight * off).sum(axis=1), (weight * off**2).sum(axis=1)
-    level, slope = kernel @ total, (kernel * off) @ total
+    reach = KERNEL_REACH * fine
+    at = np.rint((grid - low) * fine).astype(np.intp)[:, None] + np.arange(-reach, reach + 1)
+    there = (at >= 0) & (at < len(count))
+    off = low + at / fine - grid[:, None]
+    kernel, at = np.exp(-0.5 * off**2) * there, np.where(there, at, 0)
+    weight, value = kernel * count[at], kernel * total[at]
+    far = weight * off
+    zero, one, two = weight.sum(axis=1), far.sum(axis=1), (far * off).sum(axis=1)
+    level, slope = value.sum(axis=1), (value * off).sum(axis=1)
     course = (two * level - one * slope) / np.maximum(zero * two - one**2, 1e-9)
     return grid, course
 
