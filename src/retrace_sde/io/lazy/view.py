@@ -28,8 +28,8 @@ class StandardUnits:
     centre: Array | None = None
     scale: Array | None = None
 
-    def __call__(self, block: Any, columns: Indices | None) -> Any:
-        """A block (m, T, D) along an order of its slices, or one for each row, in these units as float64."""
+    def __call__(self, block: Any, columns: Indices | None, *, own: bool = False) -> Any:
+        """A block (m, T, D) along an order of its slices, or one for each row, in these units as float64; `own`: it is a copy, to be written to."""
         found = ordered(block, columns)
         if self.kept is not None:
             found = taken(found, self.kept, 2)
@@ -40,7 +40,7 @@ class StandardUnits:
         centre, scale = (
             xp.asarray(each, dtype=found.dtype, device=device) for each in (self.centre, self.scale)
         )
-        if found is block:  # not ours to write to
+        if found is block and not own:
             return (found - centre) / scale
         if self.centre.any():
             found -= centre
@@ -115,14 +115,15 @@ class InMemoryView(ArrayView):
 
     def read(self, positions: Indices) -> Any:
         rows = positions if self.rows is None else self.rows[positions]
-        return self.units(taken(self.source, rows, 0), self.columns)
+        return self.units(taken(self.source, rows, 0), self.columns, own=True)
 
     def block(self, rows: slice, order: Indices | None) -> Any:
         shared = order is None or order.ndim == 1
         block = (
             self.source[rows, ...] if self.rows is None else taken(self.source, self.rows[rows], 0)
         )
-        found = self.units(block, self._along(order) if shared else self.columns)
+        columns, own = self._along(order) if shared else self.columns, self.rows is not None
+        found = self.units(block, columns, own=own)
         return found if shared else ordered(found, order)
 
     def slices(self, positions: Indices) -> Any:
