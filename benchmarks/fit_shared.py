@@ -4,6 +4,7 @@ Read them as ratios within one run: machines differ and are shared. `track_ratio
 package, at most 4 at the paper's size. By hand, interleaved, median of five, on one thread:
 
     python -m benchmarks.fit_shared [--process stable|relaxing|displaced] [--drift affine] [--profile 60]
+    python -m benchmarks.fit_shared --table --clock cpu
 
 Processes: "stable", a random irreversible SDE from its stationary law; "relaxing", drift `M − (max Re λ + .5) I` with M Gaussian / √d,
 from N(0, .01); "displaced", the same from three units away. A benchmark on one process flatters. With `--clock cpu` seconds are those of
@@ -24,6 +25,7 @@ from threadpoolctl import threadpool_limits
 import retrace_sde as rt
 
 DT = 0.01
+PROCESSES = "stable", "relaxing", "displaced"
 
 
 def closed_form(X, order, dt=DT, size=8):
@@ -117,9 +119,38 @@ def main():
     for name, value in sizes:
         parser.add_argument(name, type=int, default=value)
     parser.add_argument("--drift", default="affine")
-    parser.add_argument("--process", default="stable", choices=["stable", "relaxing", "displaced"])
+    parser.add_argument("--process", default="stable", choices=PROCESSES)
     parser.add_argument("--clock", default="wall", choices=["wall", "cpu"])
+    parser.add_argument(
+        "--table", action="store_true", help="all processes, with n = 2000 and 1000"
+    )
     asked = parser.parse_args()
+    if not asked.table:
+        one_size(asked)
+        return
+    print("| n | process | fit, s | closed form, s | ratio | memory / data | order right |")
+    print("|---|---|---|---|---|---|---|")
+    for n in (2000, 1000):
+        for process in PROCESSES:
+            asked.n, asked.process = n, process
+            times, extra, right = measured(asked)
+            fit, closed = times["fit, one thread"], times["closed form, one thread"]
+            print(
+                f"| {n} | {process} | {fit:.3f} | {closed:.3f} | {fit / closed:.1f} | {extra:.2f} | {right:.3f} |"
+            )
+
+
+def one_size(asked):
+    """Print what is measured of one process."""
+    times, extra, right = measured(asked)
+    closed = times["closed form, one thread"]
+    for name, seconds in times.items():
+        print(f"{name}: {seconds:.3f} s, ratio {seconds / closed:.2f}")
+    print(f"extra memory at most {extra:.2f} X, order right {right:.3f}")
+
+
+def measured(asked):
+    """Median seconds of the ways to fit, in turn; memory beyond the data, in units of it; the share of slices in their places."""
     X, truth = rt.simulate.shuffle(panel(asked), random_state=2)
     clock = time.perf_counter if asked.clock == "wall" else time.process_time
 
@@ -143,15 +174,13 @@ def main():
                 begin = clock()
                 way()
                 times[k, j] = clock() - begin
-        middle = np.median(times, axis=0)
-        for (name, _), seconds in zip(ways, middle, strict=True):
-            print(f"{name}: {seconds:.3f} s, ratio {seconds / middle[-1]:.2f}")
-        right = (model.order_ == truth).mean()
-        print(f"extra memory at most {extra:.2f} X, order right {right:.3f}")
         if asked.profile:
             profile = cProfile.Profile()
             profile.runcall(fit, X)
             pstats.Stats(profile).sort_stats("cumulative").print_stats(asked.profile)
+    names = [name for name, _ in ways]
+    middle = dict(zip(names, np.median(times, axis=0), strict=True))
+    return middle, extra, (model.order_ == truth).mean()
 
 
 if __name__ == "__main__":

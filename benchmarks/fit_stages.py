@@ -4,7 +4,7 @@
 
 Prints two tables, of n = 2000 and n = 1000 trajectories with T = 250 and d = 50, on one thread, for the three processes of `benchmarks/fit_shared`:
 of each stage the median of the repeats, and of the closed form the median of as many, in turn. The time of a stage is without that of stages within it.
-The passes over all trajectories and the errors of what they find cannot be spared: what they take bounds the ratio of any whole fit from below.
+Passes, errors and search cannot be spared: what they take bounds the ratio of any whole fit from below.
 """
 
 from __future__ import annotations
@@ -20,16 +20,12 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import retrace_sde as rt
-from benchmarks.fit_shared import DT, closed_form, panel
+from benchmarks.fit_shared import DT, PROCESSES, closed_form, panel
 
-PROCESSES = "relaxing", "displaced", "stable"
 SIZES = 2000, 1000
 
 STAGES: dict[str, tuple[str, ...]] = {
-    "passes over all trajectories: values, sums, units": (
-        "panel.survey:_sums",
-        "estimator.fitting:check_diffusion",
-    ),
+    "passes over all trajectories: values finite, means, scales": ("panel.survey:_sums",),
     "passes over all trajectories: second moments, likelihoods": ("search.alternate:_finished",),
     "errors of the parameters": (
         "search.models.euler:sandwich_of_grams",
@@ -53,8 +49,8 @@ STAGES: dict[str, tuple[str, ...]] = {
 }
 """Functions, as `module:name` where they are looked up, whose time is a stage's."""
 
-NEEDED = tuple(STAGES)[1:3]
-"""Stages that no fit to all trajectories can do without."""
+NEEDED = (*tuple(STAGES)[:3], "search on some trajectories, verified")
+"""Stages that order and parameters with their errors need, without any check of the data, test of the direction or comparison of models."""
 
 
 class Clock:
@@ -131,7 +127,7 @@ def main() -> None:
         print("|---" * (1 + len(PROCESSES)) + "|")
         rows = {each: [fit[each] / closed for fit, closed in found] for each in STAGES}
         rows["whole fit"] = [sum(fit.values()) / closed for fit, closed in found]
-        rows["of these needed by any fit: second moments, likelihoods, errors"] = [
+        rows["order, parameters and errors alone: passes, errors, search"] = [
             sum(fit[each] for each in NEEDED) / closed for fit, closed in found
         ]
         for name, ratios in rows.items():
