@@ -205,6 +205,8 @@ def test_each_subject_may_have_times_of_its_own(timed):
 
 def test_values_that_are_missing_are_not_filled_in(shared):
     table, position = shared
+    half = table["subject"].isin(table["subject"].unique()[:20]).to_numpy()
+    table, position = table[half], position[half]
     holes = table.copy()
     rng = np.random.default_rng(0)
     names = ["x0", "x1", "x2"]
@@ -214,7 +216,7 @@ def test_values_that_are_missing_are_not_filled_in(shared):
     pd.testing.assert_frame_equal(ordered[holes.columns].sort_index(), holes.sort_index())
     right = ordered.loc[table.index, "position"].to_numpy()
     assert max((right == position).mean(), (11 - right == position).mean()) > 0.8
-    assert found.model.states_.shape == (40, 12, 3)
+    assert found.model.states_.shape == (20, 12, 3)
     assert not np.isnan(found.model.states_).any()
 
 

@@ -100,11 +100,17 @@ def test_a_mixture_has_its_shares():
     np.testing.assert_array_equal(turned.along(np.arange(4)), one.samples)
 
 
-def test_an_open_direction_counts_for_half():
+@pytest.fixture(scope="module")
+def at_rest():
+    """A panel of a reversible SDE at rest, and its fit."""
     still = rt.LinearSDE(-np.eye(2), np.eye(2)).simulate(
         30, 10, 0.1, x0="stationary", random_state=3
     )
-    model = fitted(still, dt=0.1)
+    return still, fitted(still, dt=0.1)
+
+
+def test_an_open_direction_counts_for_half(at_rest):
+    _, model = at_rest
     assert not model.direction_.identified
     first, last = model.order_[0], model.order_[-1]
     assert model.precedence_probability(int(first), int(last)) == pytest.approx(0.5, abs=0.02)
@@ -112,11 +118,8 @@ def test_an_open_direction_counts_for_half():
     np.testing.assert_allclose(P, P[:, ::-1], atol=1e-6)
 
 
-def test_a_direction_that_is_known_does_not():
-    still = rt.LinearSDE(-np.eye(2), np.eye(2)).simulate(
-        30, 10, 0.1, x0="stationary", random_state=3
-    )
-    model = fitted(still, dt=0.1)
+def test_a_direction_that_is_known_does_not(at_rest):
+    still, model = at_rest
     first, last = int(model.order_[0]), int(model.order_[-1])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -125,7 +125,7 @@ def run(
     # So few short trajectories say nothing, which is not the point.
     with warnings.catch_warnings(action="ignore", category=ReTraceWarning):
         own = linear(permutation="independent", estimator="mcem")
-        own.fit(shuffled[:20, :10])
+        own.fit(shuffled[:10, :6])
     rows = []
     progress("ReTrace, likelihood")
     model, seconds = _timed(lambda: linear().fit(shuffled))
