@@ -1,4 +1,4 @@
-"""Growth of a whole fit: CPU seconds and memory along n, d, T, with noise, missing values, individual orders.
+"""Growth of a whole fit: CPU seconds, those of summary and report, and memory along n, d, T, with noise, missing values, individual orders.
 
 `python benchmarks/growth.py` prints a table; `--series d T` makes a part of it, `--figure growth.svg` draws CPU seconds on log–log axes, `--jobs 4` measures
 four sizes at a time. Every size runs in a separate process, after a warm-up fit that compiles. Seconds are CPU seconds of all threads together, which a busy
@@ -14,6 +14,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -28,12 +29,12 @@ SERIES = {
     "missing": [(100, 25, 4), (100, 50, 4), (100, 100, 4)],
     "own": [(50, 50, 10), (50, 100, 10), (50, 200, 10)],
     "own, long": [(5, 250, 10), (5, 500, 10), (5, 1000, 10)],
-    "wide, few": [(120, 20, 200), (120, 20, 400), (120, 20, 1000)],
+    "wide, few": [(120, 20, 200), (120, 20, 400), (120, 20, 600), (120, 20, 1000)],
     "wide": [(2000, 20, 250), (2000, 20, 500), (2000, 20, 1000)],
 }
 """Sizes (n, T, d) of each series; all but the first grow in one of them."""
 
-WARM = {"sizes": (300, 80, 10), "T, long": (100, 1000, 10)}
+WARM = {"sizes": (300, 80, 10), "T, long": (100, 1000, 10), "wide, few": (120, 20, 60)}
 """What is fitted first, where it is not the first size of the series: it has to take the path of all."""
 
 SIGMA, LOST = 0.1, 0.05
@@ -68,16 +69,21 @@ def peak():
 
 
 def measured(series, size):
-    """CPU seconds, megabytes beyond the data, and how much of the order and of who neighbours whom is right, up to reversal."""
+    """CPU seconds, those of summary and report, megabytes beyond the data, and how much of the order and of who neighbours whom is right, up to reversal."""
     import retrace_sde as rt
 
     X, truth, settings = problem(series, size)
     rt.ReTrace(**settings).fit(problem(series, WARM.get(series, SERIES[series][0]))[0])  # compiles
     before, begin = peak(), time.process_time()
     model = rt.ReTrace(**settings).fit(X)
+    cpu, held, begin = time.process_time() - begin, peak(), time.process_time()
+    model.summary()
+    with tempfile.TemporaryDirectory() as folder:
+        rt.write_report(model, X, f"{folder}/report.html")
     return {
-        "cpu": time.process_time() - begin,
-        "megabytes": peak() - before,
+        "cpu": cpu,
+        "told": time.process_time() - begin,
+        "megabytes": held - before,
         "data": X.nbytes / 2**20,
         "right": float(rt.metrics.order_accuracy(truth, model.order_, up_to_reversal=True)),
         "neighbours": float(rt.metrics.neighbour_share(truth, model.order_)),
@@ -120,13 +126,20 @@ def table(found):
     """All series as lines of Markdown; the slope of a series stands with its largest size."""
     from retrace_sde.lost_time.table import lines
 
-    columns = ["series: n, T, d", "CPU seconds", "slope", "MB of data", "MB beyond the data"]
+    columns = [
+        "series: n, T, d",
+        "CPU seconds",
+        "slope",
+        "of summary and report",
+        "MB of data",
+        "MB beyond the data",
+    ]
     made = []
     for series, rows in found.items():
         for size, row in rows:
             steep = slope(series, rows) if size == rows[-1][0] else None
             numbers = [short(row["cpu"]), None if steep is None else f"{steep:.2f}"]
-            numbers += [short(row["data"]), short(row["megabytes"])]
+            numbers += [short(row["told"]), short(row["data"]), short(row["megabytes"])]
             shares = [f"{row[each]:.3f}" for each in ("right", "neighbours")]
             made.append([f"{series}: {', '.join(map(str, size))}", *numbers, *shares])
     return lines({"columns": [*columns, "order right", "neighbours"], "rows": made})
