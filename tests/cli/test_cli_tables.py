@@ -269,10 +269,10 @@ def test_a_folder_that_cannot_be_written_is_named(simulated, tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("sink", "code", "words"), [("| true", 0, ""), ("> /dev/full", 2, "No space left on device")]
 )
-def test_output_that_nobody_takes_is_no_bug(sink, code, words, simulated):
-    command = (
-        f"{sys.executable} -m retrace_sde diagnose {simulated[0]} --subject subject --slice slice"
-    )
+def test_output_that_nobody_takes_is_no_bug(sink, code, words, tmp_path):
+    file = tmp_path / "small.csv"
+    retrace("simulate", "--out", file, "--subjects", 10, "--slices", 6, "--variables", 2)
+    command = f"{sys.executable} -m retrace_sde diagnose {file} --subject subject --slice slice"
     run = subprocess.run(
         ["bash", "-c", f"{command} {sink}; exit ${{PIPESTATUS[0]}}"], capture_output=True, text=True
     )

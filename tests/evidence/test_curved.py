@@ -125,10 +125,14 @@ def test_too_many_variables_or_too_few_steps_are_not_asked() -> None:
         assert CUBIC_DRIFT.applies(along) is cubic
 
 
-def test_predators_and_prey_are_called_and_never_backwards() -> None:
-    found = [called(predators(seed), seed) for seed in range(12)]
+@pytest.mark.parametrize(
+    ("seeds", "least"), [(5, 2), pytest.param(12, 5, marks=pytest.mark.statistics)]
+)
+def test_predators_and_prey_are_called_and_never_backwards(seeds: int, least: int) -> None:
+    """Seven in ten: fewer than that are called in three, and in one, of a hundred."""
+    found = [called(predators(seed), seed) for seed in range(seeds)]
     assert not any(each.reverse for each in found)
-    assert sum(each.test.identified for each in found) >= 5  # seven in ten: fewer once in a hundred
+    assert sum(each.test.identified for each in found) >= least
 
 
 def stages(seed: int) -> Floats:
@@ -174,9 +178,13 @@ def test_a_model_is_surpassed_by_a_better_fit_not_by_fewer_parameters() -> None:
     assert not replace(fit(100, 10), checks=Checks(1.0, 1.0, 0.0)).surpassed_by(failed)
 
 
-def test_wells_in_equilibrium_are_rarely_called() -> None:
-    found = sum(called(wells(seed), seed).test.identified for seed in range(30))
-    assert found <= 5  # at 5 %: more three times in a thousand
+@pytest.mark.parametrize(
+    ("seeds", "most"), [(12, 3), pytest.param(30, 5, marks=pytest.mark.statistics)]
+)
+def test_wells_in_equilibrium_are_rarely_called(seeds: int, most: int) -> None:
+    """At 5 %: more than that are called twice, and three times, in a thousand."""
+    found = sum(called(wells(seed), seed).test.identified for seed in range(seeds))
+    assert found <= most
 
 
 @pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")

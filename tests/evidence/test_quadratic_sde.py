@@ -114,7 +114,10 @@ def test_offsets_of_slices_are_told_from_shocks() -> None:
     assert np.corrcoef(truth.ravel(), found.ravel())[0, 1] > 0.95
 
 
-@pytest.mark.parametrize(("seed", "plates"), [(8, 0.0), (0, 0.05), (18, 0.05), (58, 0.05)])
+@pytest.mark.parametrize(
+    ("seed", "plates"),
+    [(8, 0.0), pytest.param(0, 0.05, marks=pytest.mark.statistics), (18, 0.05), (58, 0.05)],
+)
 def test_logistic_growth_is_called_on_plates_too(seed: int, plates: float) -> None:
     """Quadratic steps with free offsets and variances left these open; of seed 18 they favoured the reverse by 31 nats. Of seed 58 one trajectory has half of the nats."""
     X, truth = rt.simulate.shuffle(growth(seed, plates=plates), random_state=500_000 + seed)
