@@ -225,6 +225,11 @@ class MissingEntries:
         em(self.Y, DT, max_iter=3)
 
 
+def short(number):
+    """Three digits; below the resolution of the clock that is said."""
+    return f"{number:.3g}" if number > 0 else "< 0.01"
+
+
 def compared(sigma, seeds, turns, only):
     """CPU seconds (the least of all panels and turns) and mean absolute errors of A and H of each method, by turns in this process."""
     methods = {name: each for name, each in METHODS.items() if any(part in name for part in only)}
@@ -253,7 +258,7 @@ def main():
         compiled(small)
     several = [compared(sigma, seeds, asked.turns, asked.only) for sigma in asked.sigmas]
     columns = [f"σ = {s:g}: {each}" for s in asked.sigmas for each in ("CPU s", "MAE of A", "MAE of H")]  # fmt: skip
-    rows = [[name, *(f"{each:.3g}" for part in several for each in part[name])] for name in several[0]]  # fmt: skip
+    rows = [[name, *(short(each) for part in several for each in part[name])] for name in several[0]]  # fmt: skip
     print(*lines({"columns": ["method", *columns], "rows": rows}), sep="\n")
 
 
