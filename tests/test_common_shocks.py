@@ -144,6 +144,47 @@ def test_missing_values_and_noise_are_fitted_on_deviations_too():
     np.testing.assert_array_equal(filled.values[~missing], given[~missing])
 
 
+def test_slice_effects_beside_missing_values_are_those_of_least_squares():
+    """`(Σ_i P_i) m = Σ_i P_i x_i` with P_i the precision of what was seen of trajectory i, under the law of the fit; of steps, dense."""
+    X = panel(11, n=12, T=6, plates=1.0)
+    X[np.random.default_rng(1).random(X.shape) < 0.2] = np.nan
+    known = rt.Knowledge(timestamps=DT * np.arange(6))
+    fit = rt.ReTrace(dt=DT, random_state=0, common_shocks=True).fit(X, knowledge=known)
+    memory = fit._memory
+    model, found = memory.model, memory.outcome.found
+    law, T, d = found.law, 6, 3
+    F, c, Q = np.eye(d) + law.theta[:, :d] * DT, law.theta[:, d] * DT, law.H * DT
+    K, mean = np.zeros((T, d, T, d)), [law.initial.mean]
+    V = law.initial.covariance
+    for a in range(T):
+        W = V
+        for b in range(a, T):
+            K[a, :, b], K[b, :, a] = W.T, W
+            W = F @ W
+        V = F @ V @ F.T + Q
+        mean.append(F @ mean[-1] + c)
+    K, mean = K.reshape(T * d, T * d), np.concatenate(mean[:T])
+    G, v = np.zeros((T * d, T * d)), np.zeros(T * d)
+    for y in model.values[:, found.order].reshape(len(X), -1):
+        seen = np.flatnonzero(~np.isnan(y))
+        P = np.linalg.inv(K[np.ix_(seen, seen)])
+        G[np.ix_(seen, seen)] += P
+        v[seen] += P @ (y - mean)[seen]
+    shifts = model.slice_shifts(found)[found.order].ravel()
+    centred = np.linalg.solve(G, v) + mean
+    np.testing.assert_allclose(shifts, centred, atol=5e-3)
+    assert np.abs(shifts).max() < 0.05  # those of the fit are nearly these
+
+
+@pytest.mark.filterwarnings("ignore:The direction of time is not determined")
+def test_a_fit_knows_its_own_panel_where_values_are_missing():
+    X = panel(5, n=20, T=12, plates=1.0)
+    X[np.random.default_rng(1).random(X.shape) < 0.15] = np.nan
+    model, given, _ = fitted(X)
+    one, two = model.forecast(given, 2), model.forecast(None, 2)
+    np.testing.assert_array_equal(one.mean, two.mean)
+
+
 def test_smoothed_states_are_those_of_the_trajectories():
     model, shuffled, _ = fitted(panel(6, common=0.5))
     np.testing.assert_allclose(model.states_, shuffled[:, model.order_], atol=1e-10)

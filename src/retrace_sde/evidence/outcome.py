@@ -172,9 +172,7 @@ def fit(model: Model, options: Options, rng: np.random.Generator) -> Outcome:
     elif options.search is not None:
         found, notes, cautions = options.search(model)
     elif options.shared:
-        found = recover(model, space, rng, max_iter=options.max_iter)
-        found = search_reversals(model, space, found, max_iter=options.max_iter)
-        found = search_by_evidence(model, found)
+        found = searched(model, space, rng, max_iter=options.max_iter)
         if loops(model, found.better):
             tour = cut(model, found)
             lost = found.better.objective - tour.better.objective
@@ -184,6 +182,13 @@ def fit(model: Model, options: Options, rng: np.random.Generator) -> Outcome:
         return _fit_own(model, space, options, rng)
     outcome = _of_found(model, found, options, rng)
     return replace(outcome, notes=(*outcome.notes, *notes), cautions=(*outcome.cautions, *cautions))
+
+
+def searched(model: Model, space: Space, rng: np.random.Generator, *, max_iter: int) -> Found:
+    """The most likely shared order that is found."""
+    found = recover(model, space, rng, max_iter=max_iter)
+    found = search_reversals(model, space, found, max_iter=max_iter)
+    return search_by_evidence(model, found)
 
 
 def _fit_own(model: Model, space: Space, options: Options, rng: np.random.Generator) -> Outcome:

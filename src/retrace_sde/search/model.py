@@ -28,7 +28,7 @@ from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.orders.costs import spread
 from retrace_sde.orders.flips import align
 from retrace_sde.orders.prior import Prior
-from retrace_sde.panel.blocks import Data, evenly
+from retrace_sde.panel.blocks import Data, evenly, to_numpy
 from retrace_sde.panel.clock import UNKNOWN, Clock, Gaps
 from retrace_sde.panel.order import Order
 from retrace_sde.process.drift import Drift, has_state_space
@@ -147,6 +147,17 @@ class Problem:
         """The same data, or other values in their place, as deviations from a mean path; None: as they are."""
         data = self.data if values is None else replace(self.data, values=values)
         return replace(self, data=data, mean_path=mean_path)
+
+    def about_slices(self, shifts: Array) -> Self:
+        """The same deviations about slice effects that are larger by shifts (T, d)."""
+        path, values = self.mean_path, to_numpy(self.data.values)
+        assert path is not None  # or these are no deviations
+        means = path.means + np.sqrt((path.n - 1) / path.n) * shifts
+        return self.about(replace(path, means=means), values - shifts)
+
+    def slice_shifts(self, found: Fit) -> Array | None:
+        """What trajectories still share at each slice, (T, d), under a fit to their deviations; None: nothing, their means were taken out."""
+        return None
 
     def mean_path_value(self, order: Indices, step: Euler) -> float:
         """The log-likelihood of the mean path along a shared order."""

@@ -103,6 +103,9 @@ POLISHES, POLISH_REACH, CHEAP = 3, 3, 100_000
 TRIED_ELEMENTS = 10_000
 """Numbers of panels along orders that are tried at once: a small one costs more calls than sums."""
 
+SHIFT_STEPS, SHIFT = 200, 1e-4
+"""Steps of EM for what slices add to all trajectories, at most, and the change, in standard deviations of the variables, at which they end."""
+
 STILL = 10
 """Rounds of the search without drift, at most."""
 
@@ -398,6 +401,23 @@ class HiddenModel(Model):
         log_det = np.linalg.slogdet(2 * np.pi * spread)[1]
         left_out = start_log_densities(first[None], step, self.variances)[0]
         return own + 0.5 * (squares + log_det) + left_out
+
+    def slice_shifts(self, found: Fit) -> Array | None:
+        """By maximum likelihood under the fit's law: where the smoothed deviations of every slice have mean zero (EM).
+
+        Without a law the effect of a slice depends on which trajectories are missing there: its error, common to all others, is a
+        shock that order and drift would have to explain.
+        """
+        if self.mean_path is None or self.complete:
+            return None
+        shifts = np.zeros(self.values.shape[1:])
+        for _ in range(SHIFT_STEPS):
+            model = replace(self, data=replace(self.data, values=self.values - shifts))
+            rest = model._states(found.order, found.law)[1].mean(axis=0)
+            shifts[found.order] += rest
+            if np.abs(rest).max() < SHIFT:
+                break
+        return shifts
 
     def estimate(self, found: Fit, name: str, rng: np.random.Generator | None = None) -> Estimate:
         """The parameters along the order of a fit; their errors by simulation, NaN without a generator."""
