@@ -211,17 +211,23 @@ def _drawn_cells(
     y, missing = seen.values, np.isnan(seen.values)
     n, T, d = y.shape
     held: Mask = ~np.asarray(model.covariance.any(axis=(0, 2)))
-    cell = missing.copy()
-    cell[:, 1:, held] = False
+    cell, some_held = missing, bool(held.any())
+    if some_held:
+        cell = missing.copy()
+        cell[:, 1:, held] = False
+        moves = (model.matrix != np.eye(d))[:, held].any() or model.inputs[:, held].any()
+        if moves or not missing[:, :, held].all():
+            return None
     m = int(cell.sum(axis=(1, 2)).max())
-    moves = (model.matrix != np.eye(d))[:, held].any() or model.inputs[:, held].any()
-    if moves or not missing[:, :, held].all() or (held.any() == model.regular):
+    if some_held == model.regular or len(seen.classes.index) > 1 or m > MAX_CELLS:
         return None
-    if np.any(model.noise[:, ~held]) or len(seen.classes.index) > 1 or m > MAX_CELLS:
+    if np.any(model.noise[:, ~held]):
         return None
-    k = seen.classes.index[0]
-    F, Q = model.matrix[k], np.linalg.inv(model.covariance + np.diag(held.astype(float)))[k]
-    Q[:, held] = 0.0
+    k, still = seen.classes.index[0], np.diag(held.astype(float))
+    precisions = np.linalg.inv(model.covariance + still)
+    log_dets = np.linalg.slogdet(precisions)[1]
+    precisions[:, held] = 0.0
+    F, Q = model.matrix[k], precisions[k]
     shift = np.broadcast_to(model.inputs[k].sum(axis=2), (n, T - 1, d))
     if seen.inputs is not None:
         shift = _each_step(seen.inputs[:, :-1], model.inputs[k].swapaxes(1, 2))
@@ -240,22 +246,23 @@ def _drawn_cells(
     # each trajectory's missing entries first; those beyond a trajectory's own are independent and of no use
     cells = np.argsort(~cell.reshape(n, -1), axis=1, kind="stable")[:, :m]
     used = np.take_along_axis(cell.reshape(n, -1), cells, axis=1)
-    pull[:, 0, held] = pull[:, :, held].sum(axis=1)
     every = _precision(F, Q, P).reshape(T, d, T, d)
-    every[0, held] = every[:, held].sum(axis=0)
-    every[:, :, 0, held] = every[:, :, :, held].sum(axis=2)
+    if some_held:
+        pull[:, 0, held] = pull[:, :, held].sum(axis=1)
+        every[0, held] = every[:, held].sum(axis=0)
+        every[:, :, 0, held] = every[:, :, :, held].sum(axis=2)
     towards = np.take_along_axis(pull.reshape(n, -1), cells, axis=1) * used
     noise = np.zeros((n, m)) if rng is None else rng.standard_normal((n, m)) * used
     root, log_det = _roots(every.reshape(T * d, T * d), cells, used)
     drawn = ((root @ towards[..., None])[..., 0] + noise)[:, None] @ root
     at = np.nonzero(used)
     x.reshape(n, -1)[at[0], cells[at]] = drawn[:, 0][at]
-    x[:, 1:, held] = x[:, :1, held]
+    if some_held:
+        x[:, 1:, held] = x[:, :1, held]
 
     first, steps = residuals(x)
     value = -(first @ P * first).sum(axis=1) - (_each_step(steps, Q) * steps).sum(axis=(1, 2))
-    moving = Q + np.diag(held.astype(float))
-    value += np.linalg.slogdet(P)[1] + np.linalg.slogdet(moving)[1].sum() + (noise**2).sum(axis=1)
+    value += np.linalg.slogdet(P)[1] + log_dets[k].sum() + (noise**2).sum(axis=1)
     value -= log_det + (~missing).sum(axis=(1, 2)) * np.log(2 * np.pi)
     return _Cells(value / 2, x, cells, used, root, held)
 
