@@ -120,7 +120,7 @@ def test_what_a_slice_adds_to_all_changes_neither_order_nor_drift_nor_diffusion(
 
 
 def test_the_common_covariance_is_found_in_the_units_of_the_data():
-    X = panel(4, T=60, common=0.5) * np.array([1.0, 100.0, 0.01])
+    X = panel(4, T=40, common=0.5) * np.array([1.0, 100.0, 0.01])
     model, _, truth = fitted(X)
     U = model.result_.dependence.common_covariance
     scale = np.array([1.0, 100.0, 0.01])
