@@ -9,8 +9,11 @@ import pytest
 
 import retrace_sde as rt
 from retrace_sde.estimator import fitting
+from retrace_sde.evidence.direction.reversal_search import search_reversals
 from retrace_sde.evidence.direction.verdict import Caution, Reason, left_open
 from retrace_sde.fit.regression import ErrorKind
+from retrace_sde.search.alternate import Found
+from retrace_sde.search.space import Shared
 
 A = np.array([[-1.0, 0.5, 0.0], [-0.5, -1.0, 0.3], [0.0, -0.3, -0.8]])
 DT = 0.1
@@ -142,6 +145,23 @@ def test_missing_values_and_noise_are_fitted_on_deviations_too():
     held = (filled.low <= complete) & (complete <= filled.high)
     assert held[missing].mean() > 0.85
     np.testing.assert_array_equal(filled.values[~missing], given[~missing])
+
+
+def test_a_reversed_stretch_is_found_behind_noise_and_missing_values():
+    X = panel(12, plates=0.3)
+    X[np.random.default_rng(1).random(X.shape) < 0.15] = np.nan
+    memory = fitted(X)[0]._memory
+    model, found = memory.model, memory.outcome.found
+    space = Shared.of(model, np.random.default_rng(0))
+    for begin, end in ((0, 2), (0, 3), (12, 16)):
+        order = found.order.copy()
+        order[begin:end] = order[begin:end][::-1]
+        pair = space.fit(model, order)
+        assert pair.better.objective < found.objective
+        start = Found(pair.better, pair.worse, (), True)
+        again = search_reversals(model, space, start, max_iter=20)
+        assert right(again.better.order, found.order)
+        assert again.better.states is not None
 
 
 def test_slice_effects_beside_missing_values_are_those_of_least_squares():

@@ -9,6 +9,8 @@ such judge, they excuse misplaced slices: of eight panels that swing with hidden
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from retrace_sde.evidence.closed_form.null_simulation import SIMULATED_NUMBERS
@@ -23,7 +25,7 @@ from retrace_sde.progress import steps
 from retrace_sde.search.alternate import SEARCHING, Found, alternate
 from retrace_sde.search.model import Fit
 from retrace_sde.search.protocols import Model
-from retrace_sde.search.space import Space
+from retrace_sde.search.space import Pair, Space
 
 MAX_REVERSAL_NUMBERS = 4_000_000
 """Numbers (n T d for each of T²/2 reversals) up to which reversals are tried: larger panels have trajectories enough."""
@@ -31,12 +33,17 @@ MAX_REVERSAL_NUMBERS = 4_000_000
 MAX_REVERSALS = 5
 """Reversals that are adopted, at most."""
 
+FITTED_REVERSALS = 5
+"""Reversals that are fitted where states are hidden: each takes EM."""
+
 MIN_REVERSAL_GAIN = 0.1
 """Nats that a reversal must gain."""
 
 
 def search_reversals(model: Model, space: Space, found: Found, *, max_iter: int) -> Found:
     """The order found, or a better one that a reversed stretch leads to."""
+    if model.states_hidden and model.mean_path is not None:
+        return _search_hidden(model, space, found, max_iter=max_iter)
     if not model.closed_form or model.prior is not None or not is_linear(model.drift):
         return found
     n, T, d = model.data.shape
@@ -63,6 +70,39 @@ def search_reversals(model: Model, space: Space, found: Found, *, max_iter: int)
     return found
 
 
+def _search_hidden(model: Model, space: Space, found: Found, *, max_iter: int) -> Found:
+    """The same behind noise or missing values where trajectories share shocks: by deviations and mean path, each order with its own fit.
+
+    Fitted are those that are most likely under the parameters of the order found, or of its reverse.
+    """
+    hidden: Any = model  # which judges many orders at once
+    n, T, d = model.data.shape
+    equal = model.steps_equal and model.data.covariates is None and model.prior is None
+    if not equal or T < 4 or n * T * d * T * T / 2 > MAX_REVERSAL_NUMBERS:
+        return found
+    for _ in steps(range(MAX_REVERSALS), SEARCHING):
+        orders = _reversals(found.better.order)
+        path = [model.mean_path_value(each, found.better.step) for each in orders]
+        ahead = hidden.log_joints(orders, found.better.law)
+        back = hidden.log_joints([each[::-1] for each in orders], found.worse.law)
+        values = np.maximum(ahead.sum(axis=1), back.sum(axis=1)) + path
+        likely = np.argsort(-values, kind="stable")[:FITTED_REVERSALS]
+        before = Pair(found.better, found.worse)
+        pairs = [space.fit(model, orders[k], before) for k in likely]
+        best = max(pairs, key=lambda pair: pair.better.objective)
+        if best.better.objective < found.better.objective + MIN_REVERSAL_GAIN:
+            break
+        trail = alternate(model, space, best.better.order, max_iter=max_iter)
+        if trail.pair.better.objective > best.better.objective:
+            best = trail.pair
+        one = model.fit(best.better.order, best.better, final=True)
+        two = model.reversed_fit(one, best.worse, final=True)
+        better, worse = (one, two) if one.objective >= two.objective else (two, one)
+        rounds = (*found.rounds, *trail.rounds, better.as_round())
+        found = Found(better, worse, rounds, trail.settled)
+    return found
+
+
 def _better(model: Model, found: Fit, other: Fit) -> bool:
     """Another order is more likely, and where steps differ in variance, that changes as gradually along it."""
     if other.log_likelihood < found.log_likelihood + MIN_REVERSAL_GAIN:
@@ -79,15 +119,20 @@ def _gradual(model: Model, fit: Fit) -> float:
     return fit.log_likelihood + gradual_gain(steps_squared, float(n * d))
 
 
-def _best_reversal(model: Model, order: Indices) -> Indices:
-    """The order with the stretch reversed that makes it most likely, in either direction."""
-    T = len(order)
-    orders = []
+def _reversals(order: Indices) -> list[Indices]:
+    """An order with each of its stretches reversed."""
+    orders, T = [], len(order)
     for i in range(T - 1):
         for j in range(i + 2, T + 1):
             trial = order.copy()
             trial[i:j] = trial[i:j][::-1]
             orders.append(trial)
+    return orders
+
+
+def _best_reversal(model: Model, order: Indices) -> Indices:
+    """The order with the stretch reversed that makes it most likely, in either direction."""
+    orders = _reversals(order)
     x = to_numpy(model.data.block(slice(None))[0])
     affine = isinstance(model.drift, Affine)
     x = (x - (x.mean(axis=(0, 1)) if affine else 0.0)) / x.std(axis=(0, 1))
