@@ -11,9 +11,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")
 TIMES = np.array([0, 0.1, 0.2, 0.3, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 12.0])
 
 
-def held(X, times):
+def held(X, times, **settings):
     past = X[:, :-2]
-    model = rt.ReTrace(n_jobs=1).fit(past, knowledge=rt.Knowledge(timestamps=times[:-2]))
+    model = rt.ReTrace(n_jobs=1, **settings).fit(
+        past, knowledge=rt.Knowledge(timestamps=times[:-2])
+    )
     found = model.forecast(past, 2, gaps=np.diff(times)[-2:])
     return ((found.low <= X[:, -2:]) & (X[:, -2:] <= found.high)).mean(axis=(0, 2)), found
 
@@ -34,6 +36,17 @@ def test_a_decline_in_two_phases_is_not_taken_to_end_with_the_first():
     shares, found = held(X[:, :, None], TIMES)
     assert shares.min() >= 0.85
     assert found.widened[1, 0] > 1.2  # beside the mean path's own errors, which are counted before
+
+
+def test_a_missing_value_does_not_keep_the_past_from_being_asked():
+    """The same course about levels of their own, taken for independent; one value is missing."""
+    rng = np.random.default_rng(0)
+    course = np.log(10 * np.exp(-2.0 * TIMES) + 1.5 * np.exp(-0.25 * TIMES))
+    X = course + 0.5 * rng.standard_normal((80, 1)) + 0.1 * rng.standard_normal((80, 12))
+    X[4, 3] = np.nan
+    shares, found = held(X[:, :, None], TIMES, common_shocks=False)
+    assert shares.min() >= 0.85
+    assert found.widened[1, 0] > 1.2
 
 
 @pytest.mark.parametrize("seeds", [3, pytest.param(8, marks=pytest.mark.statistics)])

@@ -281,9 +281,9 @@ def widened_beyond(
     d = model.data.shape[2]
     found = np.ones((len(gaps), d))
     far = reaches_beyond(past, gaps)
-    if not far or model.states_hidden or model.gaps_estimated:
+    if not far or model.gaps_estimated:
         return found
-    errors = _errors(model.plain(), past, space, name)
+    errors = _errors(model.plain(), np.asarray(model.data.values), past, space, name)
     for h in far:
         wanted = gaps[: h + 1].sum() / past.sum()
         chosen = _alike(errors, float(wanted))
@@ -294,11 +294,12 @@ def widened_beyond(
 
 def _errors(
     model: Any,
+    seen: Array,
     past: Array,
     space: Callable[[Estimate, float], StateSpace],
     name: str,
 ) -> list[list[tuple[float, Array]]]:
-    """For each beginning: how far ahead of its span each later slice lies, and the errors (n, d) there in deviations."""
+    """For each beginning: how far ahead of its span each later slice lies, and the errors (n, d) there in deviations, NaN where nothing was `seen`."""
     x, times = np.asarray(model.data.values), np.r_[0.0, np.cumsum(past)]
     n, T, d = x.shape
     found = []
@@ -316,7 +317,7 @@ def _errors(
             ahead = space(estimate, float(lag))
             covariances = estimate.errors.covariances
             mean, deviation = forecasts(last, [ahead], errors=covariances, elapsed=np.array([lag]))
-            each.append((float(lag / times[cut - 1]), (x[:, t] - mean[:, 0]) / deviation[:, 0]))
+            each.append((float(lag / times[cut - 1]), (seen[:, t] - mean[:, 0]) / deviation[:, 0]))
         found.append(each)
     return found
 

@@ -35,6 +35,10 @@ FORECAST_PATHS = 400
 """Paths simulated ahead of each trajectory where the drift is not linear."""
 
 
+MAX_FILLED_SHARE = 0.05
+"""Share of missing values (suspects, mostly) up to which fits to the beginning of the past take expected ones in their place."""
+
+
 @dataclass(frozen=True, eq=False)
 class Predictor:
     """Trajectories of a model along an order, and the outcome of a fit, to them or to others, under which they are predicted."""
@@ -133,7 +137,8 @@ class Predictor:
         if past.shared:  # with gaps of its own no step is like those ahead
             every = past.along(y.shape[1])
             widened = missed(y, self._spaces(every, u), len(gaps), level, states)
-            if not model.states_hidden and not model.data.lengths.ragged and u is None:
+            plainly = not self._law.R.any() and np.isnan(y).mean() <= MAX_FILLED_SHARE
+            if plainly and not model.data.lengths.ragged and u is None:
                 inside = model.for_others(replace(model.data, values=y, covariates=None))
                 name, step = outcome.estimator, self._space_of
                 far = widened_beyond(inside, every, gaps, step, name=name, level=level)
