@@ -576,10 +576,12 @@ class ReTrace(Fitted, Estimator):
             every = np.broadcast_to(times, model.data.shape[:2])
             last = np.take_along_axis(every, model.data.observed[:, None] - 1, axis=1)
             rng = np.random.default_rng(self.random_state)
-            found = Predictor(model, outcome, order).forecast(ahead, level, rng)
+            predictor = Predictor(model, outcome, order)
+            found = predictor.forecast(ahead, level, rng)
             common, path = self._memory.common, model.mean_path
             if common is not None and path is not None:
-                found = common.forecast(found, path, path.means[order[-1]], ahead)
+                past = predictor.past.rows(1, len(order))[0]
+                found = common.forecast(found, path.along_time(order), past, ahead)
             found = replace(found, times=(last[0] if np.ptp(last) == 0 else last) + found.times)
         units = self._memory.units
         found = found if units is None else found.restored(units.restore)

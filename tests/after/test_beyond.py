@@ -65,3 +65,18 @@ def test_a_drift_that_holds_is_believed(seeds):
         widths.append(found.widened[:, 0])
     assert np.mean(shares) > 0.92
     assert np.median(widths) < 1.25
+
+
+def test_a_course_of_all_trajectories_goes_on_as_it_last_did():
+    """It levels off, which deviations from the slice means do not show: shocks of the mean path are correlated, and go on."""
+    rng, steps = np.random.default_rng(0), np.arange(26)
+    x, path = 3 * rng.standard_normal(60), []
+    for _ in steps:
+        x = 0.97 * x + 0.2 * rng.standard_normal(60)
+        path.append(x)
+    X = (20 * np.tanh(steps / 14) + np.stack(path, axis=1))[:, :, None]
+    known = rt.Knowledge(timestamps=steps[:21].astype(float))
+    model = rt.ReTrace(n_jobs=1, common_shocks=True).fit(X[:, :21], knowledge=known)
+    found = model.forecast(X[:, :21], 5)
+    held = (found.low <= X[:, 21:]) & (X[:, 21:] <= found.high)
+    assert held.mean(axis=(0, 2)).min() >= 0.9

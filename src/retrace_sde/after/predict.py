@@ -95,7 +95,7 @@ class Predictor:
         return np.arange(self.model.data.shape[0]), self.model.data.observed - 1
 
     @property
-    def _past(self) -> Gaps:
+    def past(self) -> Gaps:
         """The gaps along the order found; along another, all are dt."""
         found = self.outcome.found
         return found.gaps if self.order is found.order else Gaps.of(self.model.dt)
@@ -116,7 +116,7 @@ class Predictor:
 
     def forecast(self, gaps: Array, level: float, rng: np.random.Generator) -> Forecast:
         """Ahead of each trajectory, `gaps` (steps,) apart, in the units of the fit; times from 0."""
-        model, outcome, past, u = self.model, self.outcome, self._past, self._inputs
+        model, outcome, past, u = self.model, self.outcome, self.past, self._inputs
         if not has_state_space(model.drift):
             return self._simulated(gaps, level, rng)
         apart, last = self._apart, self._last
@@ -174,7 +174,7 @@ class Predictor:
         half = critical(self.outcome.found.log_likelihoods.size, level)
         apart = self._apart[:, None]
         y = self._values + apart
-        seen = seen_along(self.model, self._law, self.order, self._past, y)
+        seen = seen_along(self.model, self._law, self.order, self.past, y)
         found = filled(*seen, level, half, rng)
         back = np.argsort(self.order, axis=-1)
         inside = self.model.data.lengths.mask[:, :, None]

@@ -30,6 +30,7 @@ from retrace_sde.panel.blocks import Data, evenly, to_numpy
 from retrace_sde.panel.panel import Panel
 from retrace_sde.process.drift import Drift, has_offset, parted
 from retrace_sde.process.sde import Gaussian
+from retrace_sde.process.tails import norm_sf
 from retrace_sde.search.mean_path import (
     MeanPath,
     PathFit,
@@ -43,6 +44,9 @@ from retrace_sde.search.protocols import Model
 TESTED_VALUES, TESTED_FRACTION = 20_000, 10
 """Values (n T d) the test of independence uses, and one trajectory in so many where that is more: it must not take longer than
 a twentieth of the fit."""
+
+PERSISTENCE_LEVEL = 0.01
+"""Significance level of the test that shocks of successive steps are correlated."""
 
 OWN_ORDERS = "each trajectory has an order of its own, so that slices cannot be aligned (a schedule or known times would align them)"
 
@@ -82,15 +86,19 @@ class CommonPart:
         steps = PathSteps.of(A, self.covariance, np.array([model.dt]), self.estimate.scheme)
         return replace(found, common=steps.covariance[0])
 
-    def forecast(self, deviations: Forecast, path: MeanPath, last: Array, gaps: Array) -> Forecast:
-        """Forecasts of deviations with that of the mean path added, whose last state is `last` (d,).
+    def forecast(self, deviations: Forecast, path: MeanPath, past: Array, gaps: Array) -> Forecast:
+        """Forecasts of deviations with that of the mean path added; `path` in time order, over gaps `past` (T − 1,).
 
-        The mean path's noise is `H/n + U`, and its steps few: its part of an interval has the quantile of as many degrees of freedom.
+        The mean path's noise is `H/n + U`, and its steps few: its part of an interval has the quantile of as many degrees of freedom. Where its
+        shocks are correlated from step to step (a course that the drift does not explain) they go on: `s' = ρ s + e`.
         """
+        rho, shock = self._persistence(path, past)
         A, c, B = parted(self.estimate.coefficients, self.drift)
         noise = self.estimate.diffusion / path.n + self.covariance
         steps = PathSteps.of(A, noise, gaps, self.estimate.scheme)
+        last = path.means[-1]
         m, P, u = last, np.zeros_like(A), 0.0
+        S, along, before = np.zeros_like(A), np.zeros_like(A), np.ones(len(A))
         if B is not None and path.inputs is not None:
             u = path.inputs.mean(axis=0) @ B.T
         means, reaches = [], []
@@ -99,7 +107,12 @@ class CommonPart:
         elapsed = np.cumsum(gaps)
         for k in range(len(gaps)):
             F, Gamma, Q = (each[k] for each in steps)
-            m, P = F @ m + Gamma @ (c + u), F @ P @ F.T + Q
+            size = np.sqrt(np.diag(Q))
+            shock, carried = rho * shock, rho * along * (size / before if k else 1.0)
+            S = (1 - rho ** (2 * k + 2)) * Q
+            across = F @ carried
+            m, P = F @ m + Gamma @ (c + u) + shock * size, F @ P @ F.T + S + across + across.T
+            along, before = across + S, size
             extra = np.zeros(len(m))
             if C is not None:
                 phi = np.append(last, 1.0)[: C.shape[1]]
@@ -121,6 +134,21 @@ class CommonPart:
             widened=deviations.widened * (whole / np.maximum(own, 1e-300)).mean(axis=0),
             average=np.stack([mean, mean - reach, mean + reach]),
         )
+
+    def _persistence(self, path: MeanPath, past: Array) -> tuple[float, Array]:
+        """ρ, the correlation of successive shocks where it is significant (else 0), and the last shock (d,) in standard deviations."""
+        A, c, B = parted(self.estimate.coefficients, self.drift)
+        noise = self.estimate.diffusion / path.n + self.covariance
+        F, Gamma, Q = PathSteps.of(A, noise, past, self.estimate.scheme)
+        m, offset = path.means, np.broadcast_to(c, path.means[1:].shape)
+        if B is not None and path.inputs is not None:
+            offset = offset + path.inputs[:-1] @ B.T
+        r = m[1:] - np.einsum("tij,tj->ti", F, m[:-1]) - np.einsum("tij,tj->ti", Gamma, offset)
+        z = r / np.sqrt(np.einsum("tii->ti", Q))
+        rho = float((z[1:] * z[:-1]).sum() / (z**2).sum())
+        if norm_sf(rho * np.sqrt(len(z))) >= PERSISTENCE_LEVEL:
+            rho = 0.0
+        return rho, z[-1]
 
 
 def lifted(deviations: Array, path: MeanPath, order: Indices | None = None) -> Array:
