@@ -196,6 +196,15 @@ def test_slice_effects_beside_missing_values_are_those_of_least_squares():
     assert np.abs(shifts).max() < 0.05  # those of the fit are nearly these
 
 
+@pytest.mark.parametrize("seed", [3, 8, 27])
+def test_slice_effects_of_few_values_do_not_follow_a_singular_law(seed):
+    X = panel(seed, n=8, T=6, plates=1.0)
+    X[np.random.default_rng(seed).random(X.shape) < 0.4] = np.nan
+    known = rt.Knowledge(timestamps=DT * np.arange(6))
+    fit = rt.ReTrace(dt=DT, random_state=0, common_shocks=True).fit(X, knowledge=known)
+    assert np.abs(fit._memory.model.mean_path.means).max() < 3.5
+
+
 @pytest.mark.filterwarnings("ignore:The direction of time is not determined")
 def test_a_fit_knows_its_own_panel_where_values_are_missing():
     X = panel(5, n=20, T=12, plates=1.0)
