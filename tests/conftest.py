@@ -49,7 +49,7 @@ def shortened():
     def shorten(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(HiddenModel, "effort", HiddenModel.effort._replace(warm=6))
         patch.setattr("retrace_sde.evidence.direction.marginal_test.RESTARTS", 1)
-        patch.setattr("retrace_sde.search.gibbs.BETWEEN_RECORDS", (1,))
+        patch.setattr("retrace_sde.search.gibbs.MAX_OWN_STAGES", 1)
 
     return shorten
 

@@ -52,11 +52,16 @@ from retrace_sde.search.enumerated import (
     enumerable,
     posterior_of_others,
 )
-from retrace_sde.search.gibbs import own_posterior, shared_draws
+from retrace_sde.search.gibbs import (
+    drawn_with_parameters,
+    own_posterior,
+    plugged_in,
+    shared_draws,
+)
 from retrace_sde.search.many_variables import search_by_evidence
 from retrace_sde.search.mcem import Averaged, Run, average, louis_errors, run
 from retrace_sde.search.model import Fit, Round
-from retrace_sde.search.posterior import OrderPosterior, order_posterior, shared_posterior
+from retrace_sde.search.posterior import OrderPosterior, shared_posterior
 from retrace_sde.search.protocols import Model, SharedOrders
 from retrace_sde.search.space import Own, Shared, Space
 
@@ -591,12 +596,16 @@ def _uncertainty(
     few = model.some(max(1, POSTERIOR_NUMBERS // (T * T)))
     chains = run.chains.some(few.data.shape[0])
     samples = model.effort.positions
-    _, draws = order_posterior(few, run.law, chains, samples=samples)
-    some = draws.thinned(model.effort.louis)
+    posterior = drawn_with_parameters(few, run.law, chains, rng, samples=samples)
+    if posterior is None:
+        posterior, draws = plugged_in(few, run.law, chains, rng, samples=samples)
+        # As many orders in all as of two chains, as far apart.
+        some = draws.thinned(-(-2 * model.effort.louis // len(draws.kept)))
+    else:
+        some = few.draw(run.law, chains, Stretch(samples, 25 * T, model.effort.louis))
     errors, note = louis_errors(model, few, run.law, run.sums, some, rng)
     if note is not None:
         notes.append(note)
-    posterior = own_posterior(few, run.law, chains, rng, samples=samples)
     if not posterior.mixed:
         cautions.append(slow_chains(posterior))
     if few is not model:

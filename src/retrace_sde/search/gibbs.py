@@ -14,6 +14,7 @@ Limits: steps of equal length and one covariance, no common shocks, subjects ali
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,8 +32,8 @@ from retrace_sde.orders.collapsed.marginal import (
     start_posterior,
     step_posterior,
 )
-from retrace_sde.orders.draws import Chains, Stretch
-from retrace_sde.panel.blocks import in_order, to_numpy
+from retrace_sde.orders.draws import Chains, Draws, Stretch
+from retrace_sde.panel.blocks import evenly, in_order, to_numpy
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.progress import report
 from retrace_sde.search.collapsed import (
@@ -58,16 +59,22 @@ PLUG_IN_STEPS = 5_000
 than a hundred times as much as the order does of them."""
 
 OWN_CHAINS, OWN_SWEEPS, OWN_BURN = 4, 50, 10
-"""Chains over single orders, sweeps of each that are recorded, and before."""
+"""Chains over single orders, sweeps of each that are recorded before convergence is judged, and before any is."""
 
-BETWEEN_RECORDS = 1, 4
-"""Sweeps from one record to the next, more each time that chains have not converged."""
+MAX_OWN_STAGES = 5
+"""So many times as many sweeps are recorded where chains have not converged before."""
 
 SWEPT_NUMBERS = 20_000
 """Numbers (n T d) up to which a shared order is drawn with its parameters: a thousand sweeps of as many take some seconds."""
 
 SHARED_BURN, SHARED_SWEEPS = 30, (1, 3, 8)
 """Sweeps of a shared order before any is recorded, and between records, more each time that chains have not converged."""
+
+SHARED_STAGE = 50
+"""Records of each chain over a shared order after which it is asked whether there are enough."""
+
+POSITION_ERROR = 0.013
+"""Monte-Carlo error of position probabilities at which there are enough: of 1500 independent draws it is √(.25/1500) at most."""
 
 NOISE_OBSERVATIONS, NOISE_SHARE = 1.0, 0.01
 """The prior of a noise variance: so many observations of a variance that is this share of the variable's own."""
@@ -161,19 +168,24 @@ def own_posterior(
 
     With many steps, or where chains over both do not converge, the parameters count as known: `order_posterior` under the law.
     """
-    found = None
-    if model.draws_parameters and model.data.lengths.steps.total <= PLUG_IN_STEPS:
-        found = _drawn_with_parameters(model, law, chains, rng, samples=samples)
-    if found is None:
-        four = chains.spread(OWN_CHAINS, rng)
-        found = order_posterior(model, law, four, samples=-(-2 * samples // OWN_CHAINS))[0]
-    return found
+    found = drawn_with_parameters(model, law, chains, rng, samples=samples)
+    return found or plugged_in(model, law, chains, rng, samples=samples)[0]
 
 
-def _drawn_with_parameters(
+def plugged_in(
+    model: Model, law: Any, chains: Chains, rng: np.random.Generator, *, samples: int
+) -> tuple[OrderPosterior, Draws]:
+    """The posterior over each trajectory's order under the law, by 2 `samples` records, and the draws behind it."""
+    four = chains.spread(OWN_CHAINS, rng)
+    return order_posterior(model, law, four, samples=-(-2 * samples // OWN_CHAINS))
+
+
+def drawn_with_parameters(
     model: Model, law: Any, chains: Chains, rng: np.random.Generator, *, samples: int
 ) -> OrderPosterior | None:
-    """The same with parameters drawn; None where the chains have not converged."""
+    """The same with parameters drawn; None where they count as known, or the chains have not converged."""
+    if not model.draws_parameters or model.data.lengths.steps.total > PLUG_IN_STEPS:
+        return None
     report(SAMPLING)
     n, T, _ = model.data.shape
     each = max(2 * samples // (OWN_CHAINS * OWN_SWEEPS), 1)
@@ -181,22 +193,26 @@ def _drawn_with_parameters(
     four = chains.spread(OWN_CHAINS, rng)
     each_alone = (replace(four, orders=four.orders[c : c + 1], states=four.states[c : c + 1]) for c in range(OWN_CHAINS))  # fmt: skip
     every = [_advanced(sampler, own, law, OWN_BURN) for own in each_alone]
-    for between in BETWEEN_RECORDS:
-        where, kept = np.zeros((n, T, T)), np.empty((OWN_CHAINS, n, OWN_SWEEPS, T), dtype=np.int16)
-        traces = np.empty((OWN_CHAINS, OWN_SWEEPS, 2))
-        for c, k in np.ndindex(OWN_CHAINS, OWN_SWEEPS):
-            own, now = every[c] = _advanced(sampler, *every[c], between - 1)
+    # At least as many moves for each draw of the parameters as while burning in.
+    stretch = Stretch(each, max(4 * T - each * (T // 2), 0), 1, positions=True)
+    where = np.zeros((n, T, T))
+    kept = np.empty((OWN_CHAINS, n, MAX_OWN_STAGES * OWN_SWEEPS, T), dtype=np.int16)
+    traces = np.empty((OWN_CHAINS, MAX_OWN_STAGES * OWN_SWEEPS, 2))
+    for seen in range(OWN_SWEEPS, kept.shape[2] + 1, OWN_SWEEPS):
+        for c, k in product(range(OWN_CHAINS), range(seen - OWN_SWEEPS, seen)):
+            own, now = every[c]
             now, value = sampler.redraw(own.orders[0], now)
-            where += model.draw(now, own, Stretch(each, 0, 1, positions=True)).positions
+            where += model.draw(now, own, stretch).positions
             every[c] = own, now
             kept[c, :, k] = own.orders[0]
             traces[c, k] = value, kendall_tau(kept[0, :, 0].astype(np.intp), own.orders[0])
-        diagnosed = convergence(traces)
+        diagnosed = convergence(traces[:, :seen])
         if mixed(*diagnosed):
             break
     else:
         return None
-    P = (where / (each * OWN_SWEEPS * OWN_CHAINS)).astype(np.float32)
+    P = (where / (each * seen * OWN_CHAINS)).astype(np.float32)
+    kept = kept[:, :, evenly(seen, OWN_SWEEPS)]
     tidy_padding(model, P, kept)
     merged = kept.transpose(1, 0, 2, 3).reshape(n, -1, T)
     return OrderPosterior(P, merged, *diagnosed, over_parameters=True)
@@ -232,19 +248,33 @@ def shared_draws(
     for between in SHARED_SWEEPS:
         kept = np.empty((REPLICAS, records, T), dtype=np.intp)
         values = np.empty((REPLICAS, records))
-        for c, k in np.ndindex(REPLICAS, records):
-            at[c], values[c, k] = _swept(sampler, at[c], between)
-            kept[c, k] = at[c][0]
-        ahead = along(kept, order)
-        diagnosed = diagnosed_orders(ahead, values)
+        for k in range(records):
+            for c in range(REPLICAS):
+                at[c], values[c, k] = _swept(sampler, at[c], between)
+                kept[c, k] = at[c][0]
+            if (k + 1) % SHARED_STAGE and k + 1 < records:
+                continue
+            seen = kept[:, : k + 1]
+            ahead = along(seen, order)
+            diagnosed = diagnosed_orders(ahead, values[:, : k + 1])
+            if mixed(*diagnosed) and position_error(ahead) <= POSITION_ERROR:
+                break
         if mixed(*diagnosed):
             break
         level = values.mean(axis=1)
-        for c in np.flatnonzero(level < level.max() - STUCK_NATS):
-            at[c] = at[int(np.argmax(level))]
-    back = np.clip((ahead != kept).any(axis=2).mean(), 0.5 / kept[..., 0].size, None)
-    odds = np.full(REPLICAS * records, np.log(1 / back - 1) if back < 1 else -np.inf)
+        for stuck in np.flatnonzero(level < level.max() - STUCK_NATS):
+            at[stuck] = at[int(np.argmax(level))]
+    back = np.clip((ahead != seen).any(axis=2).mean(), 0.5 / seen[..., 0].size, None)
+    odds = np.full(seen[..., 0].size, np.log(1 / back - 1) if back < 1 else -np.inf)
     return OrderDraws(ahead.reshape(-1, T)[:draws], odds[:draws], *diagnosed)
+
+
+def position_error(orders: Indices) -> float:
+    """Of how often each slice stands at each position in orders (chains, records, T): the largest, by the halves of the chains."""
+    C, R, T = orders.shape
+    halves = orders[:, : R - R % 2].reshape(2 * C, -1, T)
+    where = (halves[..., None] == np.arange(T)).mean(axis=1)
+    return float(np.sqrt(where.var(axis=0, ddof=1).max() / len(halves)))
 
 
 def _swept(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,33 +46,52 @@ def _silent(k: int, gap: float) -> None:
     """Report nothing."""
 
 
+class Trail(NamedTuple):
+    """The rounds of a run: pooled statistics, what the history shows, each chain's parameters, and records."""
+
+    sums: tuple[Any, ...]
+    rounds: tuple[Round, ...]
+    traces: tuple[Array, ...]
+    weights: tuple[float, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A Monte-Carlo EM: the law, the averaged statistics, the chains, and whether it converged."""
+    """A Monte-Carlo EM: the law, the averaged statistics, the chains, whether it converged, and its rounds."""
 
     law: Any
     sums: Any
     chains: Chains
-    rounds: tuple[Round, ...]
+    trail: Trail
     gap: float
     converged: bool
 
+    @property
+    def rounds(self) -> tuple[Round, ...]:
+        """What the history shows."""
+        return self.trail.rounds
+
 
 def run(
-    model: Model, law: Any, chains: Chains, *, rounds: int = 0, progress: Progress = _silent
+    model: Model,
+    law: Any,
+    chains: Chains,
+    *,
+    rounds: int = 0,
+    before: Trail | None = None,
+    progress: Progress = _silent,
 ) -> Run:
-    """Rounds until the averaged parameters have converged, or a fixed number of `rounds`.
+    """Rounds until the averaged parameters have converged, or a fixed number of `rounds`; those of a run `before` are gone on from.
 
     They have converged when the Monte-Carlo error of their average, between the halves of the window and between chains,
     is below `MONTE_CARLO_TOLERANCE` known-order standard errors, `CONVERGED_ROUNDS` times in succession.
     """
     T, effort = model.data.shape[1], model.effort
-    seen: list[Any] = []
-    history: list[Round] = []
-    traces: list[Array] = []
-    weights: list[float] = []
+    trail = before or Trail((), (), (), ())
+    seen, history = list(trail.sums), list(trail.rounds)
+    traces, weights = list(trail.traces), list(trail.weights)
     gap, good = np.inf, 0
-    for k in range(rounds or MAX_EM_ROUNDS):
+    for k in range(len(seen), rounds or MAX_EM_ROUNDS):
         if k > 1 and enough(AVERAGING):
             break
         # The error falls with the square root of the work, so its square measures progress.
@@ -100,9 +119,9 @@ def run(
                 break
     half = len(seen) // 2
     average = _mean(seen[half:], np.array(weights[half:]))
-    return Run(
-        model.maximise(average, law), average, chains, tuple(history), gap, good >= CONVERGED_ROUNDS
-    )
+    trail = Trail(tuple(seen), tuple(history), tuple(traces), tuple(weights))
+    law, converged = model.maximise(average, law), good >= CONVERGED_ROUNDS
+    return Run(law, average, chains, trail, gap, converged)
 
 
 def _mean(parts: list[Any], weights: Array) -> Any:
@@ -181,7 +200,9 @@ def average(
     one, two, ratios = both_ways(model, law, chains, rounds=warm)
     if ratios.sum() < 0:
         one, two, ratios = two, one, -ratios
-    return Averaged(run(model, one.law, one.chains, progress=progress), two, ratios)
+    # The rounds so far are the first of the run: their statistics are those that the average leaves out.
+    whole = run(model, one.law, one.chains, before=one.trail, progress=progress)
+    return Averaged(whole, two, ratios)
 
 
 def both_ways(
@@ -297,14 +318,13 @@ def louis_covariance(
 
 
 def _squares(scoring: Scoring, draws: Draws) -> tuple[Array, list[Array]]:
-    """`Σ_j E[s_j s_jᵀ]`, and `E[s_j]` (n, size) of each of two chains."""
-    _, m, R, _ = draws.kept.shape
+    """`Σ_j E[s_j s_jᵀ]`, and `E[s_j]` (n, size) of either half of the chains, of which there are an even number."""
+    C, m, R, _ = draws.kept.shape
     means, square = [np.zeros((m, scoring.size)) for _ in range(2)], 0.0
     for k, (order, gaps) in enumerate(zip(draws.orders(), draws.crossed(), strict=True)):
-        if k // R < 2:
-            each = scoring.of(order, gaps)
-            square = square + each.T @ each / (2 * R)
-            means[k // R] += each / R
+        each = scoring.of(order, gaps)
+        square = square + each.T @ each / (C * R)
+        means[k // R % 2] += 2 * each / (C * R)
     return np.asarray(square), means
 
 
@@ -334,5 +354,5 @@ def _floor(kept: NDArray[np.int16]) -> float:
     The posterior variance of a score from K draws, summed over m trajectories, has a relative error of about
     √(2/(K m)); what is left of the information is one less its share.
     """
-    _, m, R, _ = kept.shape
-    return min(FLOOR_IN_ERRORS * float(np.sqrt(2 / (2 * R * m))), 0.5)
+    C, m, R, _ = kept.shape
+    return min(FLOOR_IN_ERRORS * float(np.sqrt(2 / (C * R * m))), 0.5)
