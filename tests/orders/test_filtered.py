@@ -12,7 +12,7 @@ from retrace_sde.orders.draws import Chains, Stretch
 from retrace_sde.orders.hidden import filtered
 from retrace_sde.orders.hidden.gaussian import Chain, process
 from retrace_sde.orders.hidden.own import HiddenOrders, HiddenSteps
-from retrace_sde.orders.moves.rules import Rules
+from retrace_sde.orders.moves.rules import NOTHING_KNOWN, Rules
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.search.models.random_gaps import RATIOS, log_weights
@@ -70,7 +70,7 @@ def test_positions_are_those_of_all_orders_enumerated(noise, known):
     for seed in range(3):
         y, u = a_trajectory(T, seed, 0.25)
         value = log_likelihoods(law, y, u, every, np.tile(gaps, (len(every), 1)))
-        prior = None
+        prior = NOTHING_KNOWN
         if known:  # what stands at position 2, and that 0 comes before 1
             place = np.argsort(every, axis=1)
             value = np.where((every[:, 2] == 3) & (place[:, 0] < place[:, 1]), value, -np.inf)
@@ -114,7 +114,7 @@ def test_the_descent_finds_the_best_of_all_orders_from_most_starts():
         seen = filtered.Observed(np.nan_to_num(y), ~np.isnan(y), np.c_[np.ones(T), u])
         o = np.random.default_rng(seed).permutation(T)
         course = a_course(law, gaps)
-        found = filtered.descend(course.table, seen, course.index, None, o)
+        found = filtered.descend(course.table, seen, course.index, NOTHING_KNOWN, o)
         here = log_likelihoods(law, y, u, o[None], gaps[None])[0]
         assert found == pytest.approx(here, abs=1e-6)
         hits.append(found > value.max() - 1e-6)

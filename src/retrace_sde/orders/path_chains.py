@@ -113,7 +113,7 @@ def sample_block(
 ) -> None:  # fmt: skip
     """`sample_path` for each trajectory of a block; one padded cost matrix exists at a time."""
     n, T, _ = steps.target.shape
-    room = np.empty((T + 1, T + 1))
+    room = np.empty((T + 1) ** 2)
     for j in range(n):
         t = lengths[j]
         costs, known = trajectory_costs(steps, j, t, room), known_of(rules, j, t)

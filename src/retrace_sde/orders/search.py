@@ -91,8 +91,8 @@ def fill_costs(target: Array, source: Array, start: Array, costs: Array) -> None
 
 @njit(cache=True, nogil=True)
 def trajectory_costs(steps: BlockCosts, j: int, t: int, room: Array) -> Array:
-    """Padded costs of trajectory j, which has t observations, in a corner of `room`."""
-    costs = room[: t + 1, : t + 1]
+    """Padded costs of trajectory j, which has t observations, in the first part of `room`."""
+    costs = room[: (t + 1) ** 2].reshape(t + 1, t + 1)
     fill_costs(steps.target[j, :t], steps.source[j, :t], steps.start[j, :t], costs)
     if len(steps.pairs) > 0:
         put_rows(steps.pairs[j, :t, :t], costs)
@@ -110,9 +110,9 @@ def rounded(costs: Array) -> Array:
 
 
 def padded_costs(costs: Array, start: Array) -> Array:
-    """Costs (T, T) and start costs, rounded, as one matrix, laid out as those of a block, for which searches are compiled."""
+    """Costs (T, T) and start costs, rounded, as one matrix."""
     T = len(start)
-    padded = np.zeros((T + 2, T + 2))[: T + 1, : T + 1]
+    padded = np.zeros((T + 1, T + 1))
     padded[:T, :T], padded[T, :T] = rounded(costs), rounded(start)
     return padded
 
@@ -459,7 +459,7 @@ def improve_block(
 ) -> int:
     """Improve the order of each trajectory in place; the number that changed. `cold`: start from scratch."""
     n, T, _ = steps.target.shape
-    room = np.empty((T + 1, T + 1))
+    room = np.empty((T + 1) ** 2)
     changed = 0
     for j in range(n):
         t = lengths[j]

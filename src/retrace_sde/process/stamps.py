@@ -67,7 +67,7 @@ def matching_cost(stamps: Stamps, ranked: Indices, grid: Array) -> float:
             z = (stamps.given[a] - grid[i - 1]) / stamps.error[a]
             right = best[i - 1] + 0.5 * z * z - log_scale
             now[i] = min(best[i] + flat, now[i - 1], right)
-        best[:] = now
+        best, now = now, best
     return float(best[G])
 
 

@@ -127,8 +127,8 @@ def _keep(old: Track, new: Track, begin: int, met: int) -> None:
     T = len(old.values)
     change = new.values[met] - old.values[met]
     for t in range(begin, met + 1):
-        old.means[t] = new.means[t]
-        old.spreads[t] = new.spreads[t]
+        put(new.means[t], old.means[t])
+        put_rows(new.spreads[t], old.spreads[t])
         old.values[t] = new.values[t]
     for t in range(met + 1, T):
         old.values[t] += change
@@ -148,10 +148,10 @@ def _turn_around(x: Indices, fixed: Mask, p: int, q: int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def standing(rules: Rules | None, T: int) -> Mask:
+def standing(rules: Rules, T: int) -> Mask:
     """What can stand at one position only."""
     fixed = np.zeros(T, np.bool_)
-    if rules is not None and len(rules.costs) > 0:
+    if len(rules.costs) > 0:
         for a in range(T):
             places = 0
             for i in range(T):
@@ -180,7 +180,7 @@ class FilterJudge(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def _judge(
-    table: Table, seen: Observed, index: Indices, weights: Array, rules: Rules | None, fixed: Mask, o: Indices
+    table: Table, seen: Observed, index: Indices, weights: Array, rules: Rules, fixed: Mask, o: Indices
 ) -> FilterJudge:  # fmt: skip
     """A judge that is ready for the order o."""
     T, d = seen.values.shape
@@ -270,7 +270,7 @@ def _record(records: Kept, order: Indices, r: int, samples: int) -> None:
 
 @njit(cache=True, nogil=True)
 def sample(
-    table: Table, seen: Observed, weights: Array, rules: Rules | None, o: Indices, state: State,
+    table: Table, seen: Observed, weights: Array, rules: Rules, o: Indices, state: State,
     burn: int, thin: int, kept: Kept,
 ) -> None:  # fmt: skip
     """Metropolis over the order o of one trajectory, in place.
@@ -286,7 +286,7 @@ def sample(
 
 
 @njit(cache=True, nogil=True)
-def descend(table: Table, seen: Observed, index: Indices, rules: Rules | None, o: Indices) -> float:
+def descend(table: Table, seen: Observed, index: Indices, rules: Rules, o: Indices) -> float:
     """Insertions, swaps and reversals while any of them helps, missing entries summed out; the final log-likelihood."""
     free = np.zeros(len(o), np.bool_)
     judge = _judge(table, seen, index, np.empty(0), rules, free, o)

@@ -17,7 +17,7 @@ from retrace_sde.io.arrays import Array, Indices, Mask, State
 from retrace_sde.orders.draws import Chains, Draws, Stretch
 from retrace_sde.orders.hidden import filtered, single
 from retrace_sde.orders.hidden.gaussian import Chain, Process, process
-from retrace_sde.orders.moves.rules import Rules, order_cost, rules_of
+from retrace_sde.orders.moves.rules import NOTHING_KNOWN, Rules, order_cost, rules_of
 from retrace_sde.orders.own import BLOCK
 from retrace_sde.orders.prior import Prior
 from retrace_sde.panel.blocks import Data, to_numpy
@@ -125,13 +125,14 @@ class HiddenOrders:
             if there.all() or not self.course.filters:
                 value = single.descend(self._laws[len(here)], z, rules, begin)
             else:
-                value = self._filtered(seen, rules, begin, state, starts)
+                known = rules or NOTHING_KNOWN
+                value = self._filtered(seen, known, begin, state, starts)
             if value < least - 1e-9:
                 best, least = begin, value
         return best
 
     def _filtered(
-        self, seen: filtered.Observed, rules: Rules | None, o: Indices, state: State, starts: int
+        self, seen: filtered.Observed, rules: Rules, o: Indices, state: State, starts: int
     ) -> float:
         """The best of some descents with missing entries summed out, in place, and its cost."""
         table, index = self.course.table, self.course.index[: len(o) - 1].copy()
@@ -194,7 +195,8 @@ class HiddenOrders:
             weights = np.empty(0) if self.course.weights is None else self.course.weights
             steps = chains.gaps[c, j] if self.course.drawn else self.course.index
             kept = filtered.Kept(records, crossed, steps[: t - 1].copy())
-            filtered.sample(self.course.table, seen, weights, rules, path, state, *schedule, kept)
+            known = rules or NOTHING_KNOWN
+            filtered.sample(self.course.table, seen, weights, known, path, state, *schedule, kept)
             if self.course.drawn:
                 chains.gaps[c, j, : t - 1] = kept.steps
         chains.orders[c, j, :t] = path

@@ -1,7 +1,7 @@
 """Compiled arithmetic of what is known of an order: what a move changes, and orders that break no rule.
 
 A move that would break a rule changes the cost by ∞. Where nothing is known the rules are None, and no arithmetic of
-theirs is compiled.
+theirs is compiled; but for filters, which take long to compile.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ class Rules(NamedTuple):
 
     costs: Array
     before: Mask
+
+
+NOTHING_KNOWN = Rules(np.empty((0, 0)), np.empty((0, 0), dtype=bool))
+"""For filters, beside whose arithmetic these checks are nothing: they are compiled for `Rules` alone."""
 
 
 @njit(cache=True, nogil=True)
@@ -152,7 +156,7 @@ def windows(rules: Rules, T: int) -> Indices:
                 low += 1
             while high >= 0 and not np.isfinite(U[a, high]):
                 high -= 1
-        found[a] = low, high
+        found[a, 0], found[a, 1] = low, high
     if len(B) == 0:
         return found
     moved = True
@@ -277,7 +281,14 @@ def _expected_order(U: Array) -> Indices:
             weight += w
             total += w * i
         key[a] = total / weight
-    return np.argsort(key, kind="mergesort")
+    order = np.arange(T)
+    for a in range(1, T):  # by insertion: numba compiles its stable sort for 6 s
+        i = a
+        while i > 0 and key[order[i - 1]] > key[a]:
+            order[i] = order[i - 1]
+            i -= 1
+        order[i] = a
+    return order
 
 
 @njit(cache=True, nogil=True)
