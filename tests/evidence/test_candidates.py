@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +16,7 @@ import retrace_sde as rt
 from retrace_sde.evidence.candidates.along import CandidatesAlong
 from retrace_sde.evidence.candidates.candidate import CandidateKind
 from retrace_sde.evidence.candidates.linear_step import form_penalty
-from retrace_sde.evidence.closed_form import null_simulation
+from retrace_sde.evidence.closed_form import null_simulation, reversibility
 from retrace_sde.evidence.closed_form.checks import (
     CHECK_LEVEL,
     _bias,
@@ -263,6 +265,28 @@ def test_a_thinned_part_says_what_the_whole_panel_does(start: str, monkeypatch) 
     assert (one.p_value < 0.05) == (two.p_value < 0.05) == (start == "small")
 
 
+def test_simulated_panels_do_not_outlive_their_statistic(monkeypatch) -> None:
+    """Fits of a panel and of its reverse refer to each other: their moments stayed until Python looked for such rings."""
+    like, kept = in_units(panel(2, 20, 12, 0, "small")), []
+    simulator = NullSimulator.of(like, Form(), backwards=False)
+    monkeypatch.setattr(null_simulation, "LARGE_NUMBERS", 2 * like.x.size)
+
+    def statistic(some: Panels) -> Floats:
+        found = ratios(some, Form(spreads=True), frozenset(Ground))
+        kept.extend(weakref.ref(each) for each in (some, some.reverse, StepSums.of(some, Form())))
+        return found
+
+    gc.disable()
+    try:
+        rng = np.random.default_rng(0)
+        found = null_simulation._of_simulated(simulator, statistic, like, 5, rng)
+        assert found.shape == (5,)
+        assert len(kept) == 3 * 3
+        assert not any(each() for each in kept)
+    finally:
+        gc.enable()
+
+
 def test_steps_of_unequal_variance_are_those_of_their_residuals() -> None:
     rng = np.random.default_rng(0)
     e = rng.standard_normal((40, 15, 2)) * np.where(np.arange(15) % 3 == 0, 3.0, 1.0)[:, None]
@@ -375,7 +399,7 @@ def test_measurement_noise_is_seen_in_residuals() -> None:
         assert checked(panels, fit_directions(panels, Form())[0]).noisy is seen
 
 
-def test_a_panel_and_its_reverse_are_told_apart_only_where_they_differ() -> None:
+def test_a_panel_and_its_reverse_are_told_apart_only_where_they_differ(monkeypatch) -> None:
     """Exact for reversible processes of any kind: here of two states with noise; a transient differs."""
 
     def telegraph(seed: int) -> Floats:
@@ -391,6 +415,10 @@ def test_a_panel_and_its_reverse_are_told_apart_only_where_they_differ() -> None
     assert np.mean(np.array(p) < 0.05) <= 0.14  # exact: more than 11 of 80 once in a thousand
     gone = in_units(panel(2, 20, 12, 3, "shifted"))
     assert reversibility_p(gone, rng, means=False) < 0.01
+    asked = [reversibility_p(gone, np.random.default_rng(0), means=True)]
+    monkeypatch.setattr(reversibility, "NUMBERS_AT_ONCE", 1)
+    asked.append(reversibility_p(gone, np.random.default_rng(0), means=True))
+    assert asked[0] == asked[1]  # features in pieces
     few = replace(gone, x=gone.x[:, :6])
     assert reversibility_p(few, rng, means=False) == 0  # of six trajectories nothing is asked
 

@@ -354,7 +354,9 @@ def _p_value_at_rest(
     """The share of a simulator's panels at rest that depart from rest as far as the data."""
 
     def drawn(size: int) -> Array:
-        return departures(simulator.panels(like, size, rng), form, grounds)
+        return _of_simulated(
+            simulator, lambda some: departures(some, form, grounds), like, size, rng
+        )
 
     observed = float(departures(like, form, grounds)[0])
     return staged(drawn, observed, alpha=alpha, at_once=_at_once(like))
@@ -363,6 +365,22 @@ def _p_value_at_rest(
 def _at_once(like: Panels) -> int:
     """Panels that are simulated at a time."""
     return max(REACH[0][0], SIMULATED_NUMBERS // like.x[0].size)
+
+
+def _of_simulated(
+    simulator: NullSimulator,
+    statistic: Callable[[Panels], Array],
+    like: Panels,
+    size: int,
+    rng: np.random.Generator,
+) -> Array:
+    """A statistic of so many simulated panels; of large ones a few are held at a time."""
+    most, found = max(1, LARGE_NUMBERS // like.x[0].size), []
+    for begin in range(0, size, most):
+        panels = simulator.panels(like, min(most, size - begin), rng)
+        found.append(statistic(panels))
+        panels.forget()
+    return np.concatenate(found)
 
 
 def _null_ratios(
@@ -374,11 +392,8 @@ def _null_ratios(
 ) -> Callable[[int], Array]:
     """Draws of ratios under a null, in the direction of the one observed; at rest, in either direction."""
 
-    most = max(1, LARGE_NUMBERS // like.x[0].size)
-
     def drawn(size: int) -> Array:
-        parts = [min(most, size - begin) for begin in range(0, size, most)]
-        found = np.concatenate([statistic(simulator.panels(like, k, rng)) for k in parts])
+        found = _of_simulated(simulator, statistic, like, size, rng)
         return np.abs(found) if simulator.at_rest else found * np.sign(ratio)
 
     return drawn

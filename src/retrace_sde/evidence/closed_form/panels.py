@@ -132,6 +132,12 @@ class Panels:
         found.__dict__["reverse"] = self
         return found
 
+    def forget(self) -> None:
+        """Drop the reverse and all fits. These refer to each other in a ring, which would keep the memory of panels that are no longer needed."""
+        for each in (self.__dict__.get("reverse", self), self):
+            each.fits.clear()
+            each.__dict__.pop("reverse", None)
+
     def turned(self, x: Array) -> Array:
         """Panels (B, n, T, d) of these lengths, time-reversed."""
         if not self.visits.ragged:

@@ -16,6 +16,7 @@ import numpy as np
 
 from retrace_sde.evidence.closed_form.panels import Form, Ground, Panels
 from retrace_sde.evidence.closed_form.steps import StepFit, fit_directions, ratios, squared
+from retrace_sde.evidence.closed_form.sums import ROWS_AT_ONCE
 from retrace_sde.io.arrays import Array
 
 
@@ -42,15 +43,23 @@ def _departure(panels: Panels, fit: StepFit, *, means: bool) -> Array:
     """In the direction of a fit."""
     x = panels.x
     n, T, d = x.shape[1:]
-    z = x - x.mean(axis=1, keepdims=True)
-    flat = z.reshape(len(z), n * T, d)
-    S = flat.transpose(0, 2, 1) @ flat / ((n - 1) * T)
-    squares, log_det = squared(z[:, :, 0], S)
+    S, first = _spread(x), x[:, :, 0].mean(axis=1)
+    squares, log_det = squared(x[:, :, 0] - first[:, None], S)
     steady = squares.sum(axis=1) * n / (n - 1) + n * (log_det + d * np.log(2 * np.pi))
     found: Array = fit.start.log_densities.sum(axis=1) + 0.5 * steady
     if means:
-        first = x[:, :, 0].mean(axis=1)
         u = (first[:, None] @ fit.theta)[:, 0] + fit.offsets[:, 0]
         V = (fit.theta.transpose(0, 2, 1) @ S @ fit.theta + fit.H / (T - 1)) / n
         found = found + 0.5 * squared(u, V)[0]
     return found
+
+
+def _spread(x: Array) -> Array:
+    """The covariance (B, d, d) of panels about their slices' means, some slices at a time."""
+    B, n, T, d = x.shape
+    size, total = max(1, ROWS_AT_ONCE // (B * n * d)), np.zeros((B, d, d))
+    for begin in range(0, T, size):
+        z = x[:, :, begin : begin + size]
+        flat = (z - z.mean(axis=1, keepdims=True)).reshape(B, -1, d)
+        total += flat.transpose(0, 2, 1) @ flat
+    return total / ((n - 1) * T)

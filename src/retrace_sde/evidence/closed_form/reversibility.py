@@ -15,6 +15,9 @@ Where gaps are unequal features still have mean zero under reversibility, and th
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+
 import numpy as np
 
 from retrace_sde.evidence.closed_form.panels import Panels
@@ -31,6 +34,9 @@ MIN_GROUPS = 8
 """Independent trajectories, or groups of them, that the test needs: of fewer, too many of the 2ⁿ reversals are nearly the panel
 itself."""
 
+NUMBERS_AT_ONCE = 1 << 20
+"""Features of all groups that are standardised at a time: of d = 400 a block has ten times as many."""
+
 
 def reversibility_p(panels: Panels, rng: np.random.Generator, *, means: bool) -> float:
     """The p-value of "every trajectory is as likely as its reverse"; 0 where there are too few trajectories to ask.
@@ -38,12 +44,11 @@ def reversibility_p(panels: Panels, rng: np.random.Generator, *, means: bool) ->
     `means`: offsets of the steps are free, so that only deviations from the slices' means may tell.
     """
     x, there = panels.x[0], panels.visits.mask
-    if means:
-        x = x - x.mean(axis=0)
-        blocks = [*antisymmetric_features(x, there)[1:], *_trends(x, there)]
-    else:
-        blocks = antisymmetric_features(x, there)
-    return _p(blocks, panels.groups, rng)
+    if not means:
+        return _p(antisymmetric_features(x, there), len(x), panels.groups, rng)
+    x = x - x.mean(axis=0)
+    blocks = chain(islice(antisymmetric_features(x, there), 1, None), _trends(x, there))
+    return _p(blocks, len(x), panels.groups, rng)
 
 
 def irreversibility_p(
@@ -55,24 +60,26 @@ def irreversibility_p(
     """
     seen = x[there]
     z = np.where(there[..., None], (x - seen.mean(axis=0)) / seen.std(axis=0), 0.0)
-    blocks = [*antisymmetric_features(z, there), *_step_features(z, there, 2), _fourth(z, there)]
-    found = _p(blocks, groups, rng)
+    further = chain(_step_features(z, there, 2), (_fourth(z, there),))
+    found = _p(chain(antisymmetric_features(z, there), further), len(z), groups, rng)
     return found or None
 
 
-def antisymmetric_features(x: Array, there: Mask) -> list[Array]:
-    """Blocks (n, k) of features that change sign when a trajectory is reversed."""
+def antisymmetric_features(x: Array, there: Mask) -> Iterator[Array]:
+    """Blocks (n, k) of features that change sign when a trajectory is reversed, made one at a time: with many variables they are large."""
     rows = np.arange(len(x))
     first, last = _ends(there)
-    change = x[rows, last] - x[rows, first]
-    return [change, _ends_products(x, there), *_step_features(x, there, 1)]
+    yield x[rows, last] - x[rows, first]
+    yield _ends_products(x, there)
+    yield from _step_features(x, there, 1)
 
 
 def _ends_products(x: Array, there: Mask) -> Array:
     """Changes (n, k) of squares and products of values from the first observation to the last."""
     rows, (i, j) = np.arange(len(x)), np.triu_indices(x.shape[2])
     first, end = (x[rows, each] for each in _ends(there))
-    found: Array = end[:, i] * end[:, j] - first[:, i] * first[:, j]
+    found: Array = end[:, i] * end[:, j]
+    found -= first[:, i] * first[:, j]
     return found
 
 
@@ -81,13 +88,14 @@ def _ends(there: Mask) -> tuple[Indices, Indices]:
     return there.argmax(axis=1), there.shape[1] - 1 - there[:, ::-1].argmax(axis=1)
 
 
-def _trends(x: Array, there: Mask) -> list[Array]:
+def _trends(x: Array, there: Mask) -> Iterator[Array]:
     """Odd polynomials of time, from −1 at a trajectory's first observation to 1 at its last, of degrees 1 and 3, times products of values."""
     (first, last), (i, j) = _ends(there), np.triu_indices(x.shape[2])
     middle, half = (first + last) / 2, np.maximum((last - first) / 2, 0.5)
     time = (np.arange(x.shape[1]) - middle[:, None]) / half[:, None]
     weights = (each * there for each in (time, (5 * time**3 - 3 * time) / 2))
-    return [((x * w[..., None]).transpose(0, 2, 1) @ x)[:, i, j] for w in weights]
+    for w in weights:
+        yield ((x * w[..., None]).transpose(0, 2, 1) @ x)[:, i, j]
 
 
 def _pairs(x: Array, there: Mask, lag: int) -> tuple[Array, Array]:
@@ -98,14 +106,20 @@ def _pairs(x: Array, there: Mask, lag: int) -> tuple[Array, Array]:
     return x[:, :-lag] * live, x[:, lag:] * live
 
 
-def _step_features(x: Array, there: Mask, lag: int) -> list[Array]:
+def _step_features(x: Array, there: Mask, lag: int) -> Iterator[Array]:
     """Circulation, and skewness of the steps over a lag."""
     here, after = _pairs(x, there, lag)
-    turning = here.transpose(0, 2, 1) @ after
-    turning = turning - turning.transpose(0, 2, 1)
-    a, b = np.triu_indices(x.shape[2], 1)
+    yield _circulation(here, after)
     step = after - here
-    return [turning[:, a, b], np.einsum("ntd,ntd->nd", step * step, step)]
+    yield np.einsum("ntd,ntd->nd", step * step, step)
+
+
+def _circulation(here: Array, after: Array) -> Array:
+    turning = here.transpose(0, 2, 1) @ after
+    a, b = np.triu_indices(here.shape[2], 1)
+    found: Array = turning[:, a, b]
+    found -= turning[:, b, a]
+    return found
 
 
 def _fourth(x: Array, there: Mask) -> Array:
@@ -123,11 +137,9 @@ def bounded(features: Array) -> Array:
     return found
 
 
-def _p(blocks: list[Array], groups: Indices | None, rng: np.random.Generator) -> float:
+def _p(blocks: Iterable[Array], n: int, groups: Indices | None, rng: np.random.Generator) -> float:
     """By random signs of the groups, the largest of the blocks' standardised sums of squares."""
-    _, code = np.unique(
-        np.arange(len(blocks[0])) if groups is None else groups, return_inverse=True
-    )
+    _, code = np.unique(np.arange(n) if groups is None else groups, return_inverse=True)
     G = int(code.max()) + 1
     if G < MIN_GROUPS:
         return 0.0
@@ -139,11 +151,14 @@ def _p(blocks: list[Array], groups: Indices | None, rng: np.random.Generator) ->
         total = block if groups is None else np.zeros((G, block.shape[1]))
         if groups is not None:
             np.add.at(total, code, block)
-        total = bounded(total)
-        scale = np.sqrt((total**2).sum(axis=0))
-        k = int((scale > 0).sum())
+        k, squares = 0, np.zeros(FLIPS + 1)
+        size = max(1, NUMBERS_AT_ONCE // G)
+        for begin in range(0, total.shape[1], size):
+            some = bounded(total[:, begin : begin + size])
+            scale = np.sqrt((some**2).sum(axis=0))
+            k += int((scale > 0).sum())
+            squares += _squares(signs, some / np.where(scale > 0, scale, 1.0))
         if k:
-            squares = _squares(signs, total / np.where(scale > 0, scale, 1.0))
             largest = np.maximum(largest, (squares - k) / np.sqrt(2 * k))
     return float((largest >= largest[0] * (1 - 1e-12)).sum() / (FLIPS + 1))
 

@@ -61,7 +61,7 @@ class _Slices:
         found = np.empty((B, T - self.form.lags, q, q))
         for some, _, z in self._centred():
             z = z.transpose(0, 2, 1, 3)
-            found[:, some] = z.transpose(0, 1, 3, 2) @ z
+            np.matmul(z.transpose(0, 1, 3, 2), z, out=found[:, some])
         return found.reshape(B, T - self.form.lags, q * q)
 
     def _centred(self) -> Iterator[tuple[slice, Array, Array]]:
