@@ -28,6 +28,7 @@ from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.uninformative import by_least, rounding, without_dynamics
 from retrace_sde.process.tails import t_sf
 from retrace_sde.search.mean_path import slice_effects
+from retrace_sde.search.posterior import ranks
 
 distance = deferred("scipy.spatial.distance")
 
@@ -533,10 +534,18 @@ def _changes(z: Array) -> tuple[float, float]:
 
 def _rank_t(u: Array, v: Array, m: Indices) -> Array:
     """Spearman's correlation, column by column, as a t statistic with m − 2 degrees of freedom."""
-    a, b = (stats.rankdata(each, axis=0, nan_policy="omit") - (m + 1) / 2 for each in (u, v))
+    a, b = (_known_ranks(each) - (m + 1) / 2 for each in (u, v))
     square = np.nansum(a**2, axis=0) * np.nansum(b**2, axis=0)
     r = np.nansum(a * b, axis=0) / np.sqrt(np.maximum(square, 1e-300))
     return r * np.sqrt((m - 2) / np.maximum(1 - r**2, 1e-12))
+
+
+def _known_ranks(x: Array) -> Array:
+    """Ranks within each column; NaN for NaN."""
+    found = np.where(np.isnan(x), np.nan, 0.0)
+    for k, column in enumerate(x.T):
+        found[:, k] += ranks(column)
+    return found
 
 
 def _p(value: float) -> str:

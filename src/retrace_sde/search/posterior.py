@@ -237,11 +237,11 @@ def convergence(x: Array) -> tuple[float, float]:
 def _normal_scores(x: Array) -> Array:
     """Ranks over all chains, ties at their mean, as quantiles of the standard normal distribution (Blom 1958)."""
     flat = x.reshape(-1, x.shape[2])
-    ranks = np.stack([_ranks(column) for column in flat.T], axis=1)
+    ranks = np.stack([ranks(column) for column in flat.T], axis=1)
     return np.asarray(ndtri((ranks - 0.375) / (len(flat) + 0.25))).reshape(x.shape)
 
 
-def _ranks(values: Array) -> Array:
+def ranks(values: Array) -> Array:
     """From 1 on, ties at their mean."""
     _, where, counts = np.unique(values, return_inverse=True, return_counts=True)
     return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[where])
