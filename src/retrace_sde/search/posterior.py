@@ -237,8 +237,8 @@ def convergence(x: Array) -> tuple[float, float]:
 def _normal_scores(x: Array) -> Array:
     """Ranks over all chains, ties at their mean, as quantiles of the standard normal distribution (Blom 1958)."""
     flat = x.reshape(-1, x.shape[2])
-    ranks = np.stack([ranks(column) for column in flat.T], axis=1)
-    return np.asarray(ndtri((ranks - 0.375) / (len(flat) + 0.25))).reshape(x.shape)
+    scores = np.stack([ranks(column) for column in flat.T], axis=1)
+    return np.asarray(ndtri((scores - 0.375) / (len(flat) + 0.25))).reshape(x.shape)
 
 
 def ranks(values: Array) -> Array:
