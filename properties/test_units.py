@@ -19,7 +19,7 @@ def brief():
     """Fits that average over orders, at their shortest (tests/conftest.py): units are what is tested."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("retrace_sde.evidence.direction.marginal_test.RESTARTS", 1)
-        patch.setattr("retrace_sde.search.gibbs.BETWEEN_RECORDS", (1,))
+        patch.setattr("retrace_sde.search.gibbs.MAX_OWN_STAGES", 1)
         yield
 
 
