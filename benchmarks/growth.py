@@ -175,7 +175,7 @@ def main():
         return
     cases = [(series, size) for series in asked.series for size in SERIES[series]]
     with ThreadPoolExecutor(asked.jobs) as pool:
-        rows = list(pool.map(lambda case: apart(*case, asked.threads), cases))
+        rows = list(pool.map(lambda case: apart(case[0], case[1], asked.threads), cases))
     found = {series: [] for series in asked.series}
     for (series, size), row in zip(cases, rows, strict=True):
         if row is not None:
