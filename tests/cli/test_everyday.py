@@ -220,7 +220,7 @@ def test_diagnose_names_dates_as_candidates_for_time(table, tmp_path):
 
 @pytest.mark.usefixtures("brief")
 def test_warmup_compiles_every_kind_of_fit():
-    said = CliRunner().invoke(main, ["warmup", "--json"])
+    said = CliRunner().invoke(main, ["warmup", "--jobs", "1", "--json"])
     assert said.exit_code == 0, said.output
     spent = json.loads(said.stdout)["seconds"]
     assert len(spent) == 5
