@@ -57,11 +57,7 @@ def kendall_tau(true: ArrayLike, estimated: ArrayLike, *, up_to_reversal: bool =
     >>> rt.metrics.kendall_tau([0, 1, 2, 3], [3, 2, 1, 0])
     -1.0
     """
-    positions = np.atleast_2d(_estimated_positions(*_orders(true, estimated)))
-    n, T = positions.shape
-    step = max(1, _BLOCK // T)
-    wrong = np.concatenate([_inversions(positions[i : i + step]) for i in range(0, n, step)])
-    tau = 1.0 - 4.0 * wrong / (T * (T - 1))
+    tau = _taus(*_orders(true, estimated))
     return float(np.mean(np.abs(tau) if up_to_reversal else tau))
 
 
@@ -145,6 +141,22 @@ def mean_absolute_error(true: ArrayLike, estimated: ArrayLike) -> float:
     1.0
     """
     return float(np.mean(np.abs(_difference(true, estimated))))
+
+
+def kendall_taus(order: NDArray[np.intp], draws: NDArray[np.integer]) -> NDArray[np.float64]:
+    """`kendall_tau` of an order (T,) or (n, T) with each of many draws, (R, T) or (R, n, T), at once: shape (R,)."""
+    R, T = len(draws), draws.shape[-1]
+    against = np.broadcast_to(order, draws.shape).reshape(-1, T)
+    return _taus(against, draws.reshape(-1, T).astype(np.intp)).reshape(R, -1).mean(axis=1)
+
+
+def _taus(a: NDArray[np.intp], b: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Of each pair of rows."""
+    positions = np.atleast_2d(_estimated_positions(a, b))
+    n, T = positions.shape
+    step = max(1, _BLOCK // T)
+    wrong = np.concatenate([_inversions(positions[i : i + step]) for i in range(0, n, step)])
+    return 1.0 - 4.0 * wrong / (T * (T - 1))
 
 
 def _orders(true: ArrayLike, estimated: ArrayLike) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -11,7 +11,7 @@ from scipy.special import ndtri
 
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.io.deferred import optimize
-from retrace_sde.metrics import kendall_tau
+from retrace_sde.metrics import kendall_taus
 from retrace_sde.orders.draws import Chains, Draws, Stretch, random_states
 from retrace_sde.orders.folds import folded_orders
 from retrace_sde.panel.blocks import evenly
@@ -115,7 +115,7 @@ class OrderPosterior:
 
     def along(self, order: Indices) -> NDArray[np.int16]:
         """The orders drawn, those that run against a shared order reversed."""
-        back = np.array([kendall_tau(order, each.astype(np.intp)) < 0 for each in self.samples])
+        back = kendall_taus(order, self.samples) < 0
         return np.where(back[:, None], self.samples[:, ::-1], self.samples)
 
     def halved(self, other: OrderPosterior) -> OrderPosterior:
@@ -176,14 +176,10 @@ def _diagnosed(model: Model, law: Any, kept: NDArray[np.int16]) -> tuple[float, 
     """Split R-hat and effective size of the log-likelihood of each draw and of its τ with the first."""
     C, n, R, _ = kept.shape
     few, rows = model.some(DIAGNOSED_TRAJECTORIES), evenly(n, DIAGNOSED_TRAJECTORIES)
-    first = kept[0, rows, 0].astype(np.intp)
-    traces = np.empty((C, R, 2))
-    for c in range(C):
-        for r in range(R):
-            order = kept[c, rows, r].astype(np.intp)
-            value = few.log_joint(order, law).sum() - few.prior_costs(order).sum()
-            traces[c, r] = value, kendall_tau(first, order)
-    return convergence(traces)
+    drawn = kept[:, rows].astype(np.intp).swapaxes(1, 2).reshape(C * R, len(rows), -1)
+    values = [few.log_joint(each, law).sum() - few.prior_costs(each).sum() for each in drawn]
+    traces = np.stack([values, kendall_taus(drawn[0], drawn)], axis=1)
+    return convergence(traces.reshape(C, R, 2))
 
 
 def shared_posterior(
@@ -198,13 +194,12 @@ def shared_posterior(
         positions += where
         kept.append(some)
     records = np.stack(kept).astype(np.intp)
-    first = records[0, 0]
-    traces = [
-        [(orders.cost(each), kendall_tau(first, each)) for each in chain] for chain in records
-    ]
+    merged = records.reshape(-1, T)
+    costs = [orders.cost(each) for each in merged]
+    traces = np.stack([costs, kendall_taus(merged[0], merged)], axis=1)
     probabilities = (positions / (samples * len(kept))).astype(np.float32)
-    merged = records.reshape(-1, T).astype(np.int16)
-    return OrderPosterior(probabilities, merged, *convergence(np.array(traces)))
+    diagnosed = convergence(traces.reshape(len(kept), -1, 2))
+    return OrderPosterior(probabilities, merged.astype(np.int16), *diagnosed)
 
 
 MAX_R_HAT, MIN_EFFECTIVE_SIZE = 1.05, 100.0
