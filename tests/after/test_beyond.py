@@ -49,6 +49,26 @@ def test_a_missing_value_does_not_keep_the_past_from_being_asked():
     assert found.widened[1, 0] > 1.2
 
 
+def test_a_few_missing_values_do_not_widen_what_a_drift_predicts():
+    """Beginnings of a growth curve are fitted to expected values: means of variables, far from the start, would spoil every fit."""
+    rng, A, c = np.random.default_rng(0), np.array([[-1.5, 0.3], [0.0, -1.0]]), np.array([6.0, 4.0])
+    x = 0.1 * rng.standard_normal((40, 2))
+    path = [x]
+    for _ in range(9):
+        for _ in range(10):
+            x = x + 0.01 * (x @ A.T + c) + 0.005 * rng.standard_normal(x.shape)
+        path.append(x)
+    X = np.stack(path, axis=1)
+    lost = np.where(np.random.default_rng(1).random(X.shape) < 0.04, np.nan, X)
+    known = rt.Knowledge(timestamps=0.1 * np.arange(10))
+
+    def widened(X):
+        model = rt.ReTrace(n_jobs=1, common_shocks=False).fit(X, knowledge=known)
+        return model.forecast(X, 1, gaps=[0.5]).widened
+
+    np.testing.assert_allclose(widened(lost), widened(X), atol=0.2)
+
+
 @pytest.mark.parametrize("seeds", [3, pytest.param(8, marks=pytest.mark.statistics)])
 def test_a_drift_that_holds_is_believed(seeds):
     """Exact paths of the model: at most a quarter wider than it says, held in 92 % or more (1280 values, subjects independent)."""

@@ -267,6 +267,7 @@ def reaches_beyond(past: Array, gaps: Array) -> list[int]:
 
 def widened_beyond(
     model: Model,
+    seen: Array,
     past: Array,
     gaps: Array,
     space: Callable[[Estimate, float], StateSpace],
@@ -276,14 +277,15 @@ def widened_beyond(
 ) -> Array:
     """Factors (steps, d) for intervals of forecasts beyond the past's reach, 1 for others; `model`: values in time order.
 
-    `space` makes a step over a gap of an estimate. Limits: states that are seen as they are, one order and one set of gaps for all.
+    `seen` (n, T, d): the same, NaN where the model has expected ones in their place. `space` makes a step over a gap of an estimate.
+    Limits: no measurement noise, one order and one set of gaps for all.
     """
     d = model.data.shape[2]
     found = np.ones((len(gaps), d))
     far = reaches_beyond(past, gaps)
     if not far or model.gaps_estimated:
         return found
-    errors = _errors(model.plain(), np.asarray(model.data.values), past, space, name)
+    errors = _errors(model.plain(), seen, past, space, name)
     for h in far:
         wanted = gaps[: h + 1].sum() / past.sum()
         chosen = _alike(errors, float(wanted))

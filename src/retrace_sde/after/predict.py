@@ -139,9 +139,10 @@ class Predictor:
             widened = missed(y, self._spaces(every, u), len(gaps), level, states)
             plainly = not self._law.R.any() and np.isnan(y).mean() <= MAX_FILLED_SHARE
             if plainly and not model.data.lengths.ragged and u is None:
-                inside = model.for_others(replace(model.data, values=y, covariates=None))
+                expected = np.where(np.isnan(y), states.mean, y)
+                inside = model.for_others(replace(model.data, values=expected, covariates=None))
                 name, step = outcome.estimator, self._space_of
-                far = widened_beyond(inside, every, gaps, step, name=name, level=level)
+                far = widened_beyond(inside, y, every, gaps, step, name=name, level=level)
                 widened = np.maximum(widened, far)
         mean = mean - apart[:, None]
         reach = critical(outcome.found.log_likelihoods.size, level) * widened * deviation
