@@ -671,7 +671,7 @@ class ReTrace(Fitted, Estimator):
         Parameters
         ----------
         draws : int
-            Orders that are kept.
+            Orders that are kept; probabilities are as precise as those of so many independent ones.
 
         Examples
         --------

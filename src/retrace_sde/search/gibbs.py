@@ -73,9 +73,6 @@ SHARED_BURN, SHARED_SWEEPS = 30, (1, 3, 8)
 SHARED_STAGE = 50
 """Records of each chain over a shared order after which it is asked whether there are enough."""
 
-POSITION_ERROR = 0.013
-"""Monte-Carlo error of position probabilities at which there are enough: of 1500 independent draws it is √(.25/1500) at most."""
-
 NOISE_OBSERVATIONS, NOISE_SHARE = 1.0, 0.01
 """The prior of a noise variance: so many observations of a variance that is this share of the variable's own."""
 
@@ -232,7 +229,7 @@ def shared_draws(
 ) -> OrderDraws | None:
     """Shared orders drawn with their parameters and states; None where these cannot be drawn, or are too many.
 
-    Chains start from the order found, its reverse and random orders.
+    Chains start from the order found, its reverse and random orders, and stop when they know positions as well as so many independent draws.
     """
     (n, T, d), order = model.data.shape, found.order
     pairs = T * T * d * (d + found.step.coefficients.shape[1])
@@ -257,7 +254,7 @@ def shared_draws(
             seen = kept[:, : k + 1]
             ahead = along(seen, order)
             diagnosed = diagnosed_orders(ahead, values[:, : k + 1])
-            if mixed(*diagnosed) and position_error(ahead) <= POSITION_ERROR:
+            if mixed(*diagnosed) and position_error(ahead) <= np.sqrt(0.25 / draws):
                 break
         if mixed(*diagnosed):
             break
