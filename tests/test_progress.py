@@ -166,6 +166,20 @@ def test_recover_passes_it_on(shuffled):
     assert len({each.doing for each in seen}) >= 3
 
 
+@pytest.mark.parametrize("stream", ["none", "written only", "closed"])
+def test_a_standard_stream_that_a_program_replaced_is_no_terminal(stream, monkeypatch):
+    class Written:
+        def write(self, text): ...
+        def flush(self): ...
+
+    replaced = {"none": None, "written only": Written(), "closed": io.StringIO()}[stream]
+    if stream == "closed":
+        replaced.close()
+    monkeypatch.setattr("sys.stderr", replaced)
+    with rt.progress.bar(shown=False) as callback:
+        assert callable(callback)
+
+
 def test_the_first_interrupt_asks_the_second_ends():
     console = Console(file=io.StringIO())
     before = signal.getsignal(signal.SIGINT)

@@ -149,6 +149,14 @@ _said = threading.Event()
 """Set once it has been said that there is something to compile."""
 
 
+def _is_terminal(stream: Any) -> bool:
+    """Programs replace a standard stream by nothing, by something that can only be written to, or close it."""
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, ValueError):
+        return False
+
+
 _UNHEARD: list[Callable[[], None]] = []
 """What begins to listen to numba once that is imported."""
 
@@ -156,7 +164,7 @@ _UNHEARD: list[Callable[[], None]] = []
 @contextmanager
 def telling_of_compiling() -> Iterator[None]:
     """Where someone looks on, one line as soon as something is compiled that no earlier run has left in the cache."""
-    looks_on = sys.stderr is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+    looks_on = _is_terminal(sys.stderr) or "ipykernel" in sys.modules
     if _said.is_set() or not looks_on:
         yield
         return
@@ -285,7 +293,7 @@ def bar(
     >>> model.order_.shape
     (8,)
     """
-    live = bool(sys.stderr and sys.stderr.isatty()) or "ipykernel" in sys.modules
+    live = _is_terminal(sys.stderr) or "ipykernel" in sys.modules
     if console is not None:
         live = console.is_terminal or console.is_jupyter
     say = _line if console is None else partial(console.print, markup=False, highlight=False, soft_wrap=True)  # fmt: skip
