@@ -1,6 +1,6 @@
 """The paper's tables and figures, one small module each: settings, tasks, and how to show the records.
 
-A module defines `EXPERIMENT`, an `experiment.Experiment`; `runner` runs its tasks and resumes them,
+A module defines `EXPERIMENT`, an `experiment.Experiment`; `experiment.run` runs its tasks and resumes them,
 `files` writes the records as JSON, CSV, Markdown and pictures.
 """
 

@@ -5,7 +5,7 @@ persist from round to round, rounds grow longer, and the answer is the fit to th
 half of the rounds (Polyak). The direction is decided by likelihoods marginal over the orders (bridge sampling).
 
 Standard errors include the uncertainty of the orders (Louis 1982). Observed information: that of known orders less the posterior variance of its score,
-`I = I_known − Σ_j Var(s_j | data)`. Products of posterior means are taken across two independent chains, so that the
+`I = I_known − Σ_j Var(s_j | data)`. Products of posterior means are taken across two halves of independent chains, so that the
 chains' autocorrelation does not bias them.
 """
 
@@ -200,7 +200,7 @@ def average(
     one, two, ratios = both_ways(model, law, chains, rounds=warm)
     if ratios.sum() < 0:
         one, two, ratios = two, one, -ratios
-    # The rounds so far are the first of the run: their statistics are those that the average leaves out.
+    # The rounds so far are the first of the run; the average leaves out the first half of all.
     whole = run(model, one.law, one.chains, before=one.trail, progress=progress)
     return Averaged(whole, two, ratios)
 
@@ -329,7 +329,7 @@ def _squares(scoring: Scoring, draws: Draws) -> tuple[Array, list[Array]]:
 
 
 def _crossed(one: Array, two: Array) -> Array:
-    """`Σ_j E[s_j] E[s_j]ᵀ` across two chains."""
+    """`Σ_j E[s_j] E[s_j]ᵀ` across two halves of the chains."""
     product = one.T @ two
     return 0.5 * (product + product.T)
 

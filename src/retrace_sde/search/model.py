@@ -248,8 +248,8 @@ class Effort(NamedTuple):
     """How much sampling a model can afford: a record of Euler's costs microseconds, one behind noise far more.
 
     In round k of Monte-Carlo EM each chain gives `first · growthᵏ` records, at most `most`. Both directions get
-    `warm` rounds before they are compared, on `bridged` trajectories and `bridges` orders per chain. `louis` orders
-    per chain give the errors, `positions` records the position probabilities.
+    `warm` rounds before they are compared, on `bridged` trajectories and `bridges` orders per chain. Twice
+    `louis` orders in all give the errors, `positions` records the position probabilities.
     """
 
     first: int
