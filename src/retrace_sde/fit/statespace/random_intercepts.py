@@ -117,10 +117,16 @@ def fit_hidden_levels(
     found = []
     for each in (None, levels) if levels is not None else (None,):
         begin = _begin(seen, start, each)
-        expected = expect(seen, begin)
+        try:
+            root = np.linalg.cholesky(begin.initial.covariance)
+            expected = expect(seen, begin)
+        except np.linalg.LinAlgError:
+            # Levels of first states without spread in some direction are determined up to rounding: no place to begin.
+            if each is None:
+                raise
+            continue
         end = finish(lambda law: expect(seen, law), wide, begin, expected, needed=needed)
-        root: Array = np.asarray(np.linalg.cholesky(begin.initial.covariance), dtype=np.float64)
-        found.append((end, root))
+        found.append((end, np.asarray(root, dtype=np.float64)))
     end, root = max(found, key=lambda each: each[0].expected.likelihood)
     return judged_levels(seen, wide, end.parameters, root, converged=end.converged)
 
