@@ -112,6 +112,10 @@ def test_what_spreadsheets_and_packages_write(content, want, said, tmp_path):
         ('id,a\n1,"1,234"\n2,"2,500"\n', "say --decimal"),
         ("id;a;b\n1;5,796;0.5\n2;4,250;0.25\n", "say --decimal"),
         ("id;x\n", "no rows"),
+        (
+            'note\n\na,b\n1,2\n3,"x\n5,6\n',
+            'a quote (") that opens in row 5, the header counted, is never closed',
+        ),
     ],
 )
 def test_what_would_be_misread_is_refused_with_the_cure(content, hint, tmp_path):

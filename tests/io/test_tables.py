@@ -87,7 +87,7 @@ def test_variables_are_the_numeric_columns_that_change_within_subjects(table):
     panel = rt.Panel.from_frame(more, subject="who", slice="plate")
     assert panel.names == ("a", "b", "dose")
     assert panel.notes[0] == (
-        "left out, since constant within every subject: 'age'; a treatment among them can be an input (covariates)"
+        "left out, since constant within every subject: 'age'; a treatment among them can be an input (covariates=)"
     )
     assert panel.notes[1] == "left out, since not numeric: 'sex', 'day'"
 

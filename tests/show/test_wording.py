@@ -124,3 +124,43 @@ def test_python_never_speaks_in_flags(table):
         found = rt.recover(table, subject="subject", slice="slice", dt=0.1, random_state=0)
     assert "outliers='keep'" in found.summary()
     assert "--" not in str(rt.diagnose(table, subject="subject", slice="slice"))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--slice", "slice", "--first", "B9"], "--first names slice 'B9'; the table has"),
+        (["--slice", "slice", "--position", "1=99"], "--position names position 99; positions run"),
+        (["--slice", "slice", "--before", "1:2", "--before", "2:1"], "no order satisfies --before: slice '1'"),
+        (["--slice", "slice", "--first", "1", "--position", "2=0"], "slices '2' (--position) and '1' (--first) cannot"),
+        (["--slice", "slice", "--dt", "0"], "--dt must be a positive number"),
+        (["--slice", "slice", "--schedule", "0,1"], "--schedule has 2 times, but there are 8 slices"),
+        (["--slice", "slice", "--out", "o" * 300], "… cannot be the name of the results (File name too long): choose another with --out"),
+    ],
+)  # fmt: skip
+def test_a_refusal_names_the_option(table, tmp_path, given, said):
+    table.to_csv(tmp_path / "t.csv", index=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        ran = CliRunner().invoke(main, ["fit", "t.csv", "--subject", "subject", *given])
+    assert ran.exit_code == 2
+    assert said in ran.output
+
+
+def test_a_refusal_of_an_effect_names_the_option(table, tmp_path):
+    table.assign(dose=table.index % 2).to_csv(tmp_path / "t.csv", index=False)
+    given = ["effect", "t.csv", "--subject", "subject", "--slice", "slice", "--treatment", "dose"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        tumour = CliRunner().invoke(main, [*given, "--drift", "tumour"])
+    assert "--drift tumour describes one variable, a volume; got 3 variables" in tumour.output
+    assert "keep the volume alone (--variables)" in tumour.output
+
+
+def test_a_file_that_is_no_saved_fit_is_named_with_its_option(table, tmp_path):
+    table.to_csv(tmp_path / "t.csv", index=False)
+    given = ["place", "t.csv", "--subject", "subject", "--fitted", "t.csv"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        ran = CliRunner().invoke(main, given)
+    assert "--fitted: t.csv is damaged, or was not written by `retrace fit`: it is no npz file" in ran.output  # fmt: skip

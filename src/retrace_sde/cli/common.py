@@ -6,6 +6,7 @@ import codecs
 import json
 import math
 import os
+import re
 import signal
 import sys
 import textwrap
@@ -125,12 +126,17 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+FLAGS = {"positions": "position", "precedences": "before", "timestamps": "time", "timestamp_error": "time-error"}  # fmt: skip
+"""Arguments whose flags are called otherwise."""
+
+
 def _flag(name: str, value: str | None) -> str | None:
     """A setting as the command that runs takes it, `outliers='keep'` as `--outliers keep`; None where it has no such flag.
 
     `retrace diagnose` speaks of the fit that comes next; commands that fit by default settings name `retrace fit`, which has the others.
     """
-    context, flag = click.get_current_context(silent=True), f"--{name.replace('_', '-')}"
+    context = click.get_current_context(silent=True)
+    flag = f"--{FLAGS.get(name, name).replace('_', '-')}"
     commands = {} if context is None else {"": context.command}
     if context is not None and context.info_name in ("diagnose", "forecast", "audit"):
         fit = context.find_root().command.get_command(context, "fit")  # type: ignore[attr-defined]
@@ -149,11 +155,26 @@ PYTHON_WORDS = {
     "Knowledge(first=…, precedences=…)": "--first, --before",
     "Pass the order if it is known": "Name the column of times with --time if they are known",
     "direction='both'": "--both-directions",
+    "ReTraceResult.save": "`retrace fit`",
     "T0= and T1=": "--t0 and --t1",
     "permutation='shared'": "--slice",
     "permutation='independent'": "--independent",
 }
 """What a command calls otherwise than by a flag of the same name."""
+
+
+REFUSED = re.compile(r"([a-z][a-z_]*)(?= (?:must|names|has|is|are|needs?|cannot) )")
+"""The argument that a refusal begins with, as in `dt must be positive`."""
+
+
+def _refusal(error: Exception) -> str:
+    """A refusal in the words of the command, which names what it refuses."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}."
+    text = str(error)
+    found = REFUSED.match(text)
+    flag = None if found is None else _flag(found[1], None)
+    return worded(text if found is None or flag is None else flag + text[found.end() :])
 
 
 @contextmanager
@@ -169,7 +190,7 @@ def refusing() -> Iterator[None]:
             "`retrace diagnose` may tell which."
         ) from None
     except (ValueError, OSError, OverflowError) as error:
-        raise click.ClickException(worded(str(error))) from None
+        raise click.ClickException(_refusal(error)) from None
     except MemoryError:
         raise click.ClickException("the data do not fit into memory.") from None
 

@@ -32,7 +32,10 @@ def saved_model(path: Path, roles: dict[str, Any]) -> tuple[ReTrace, dict[str, A
     source = path / "result.npz" if path.is_dir() else path
     if not source.exists():
         raise ValueError(f"--fitted: {source} does not exist; `retrace fit` writes result.npz.")
-    model: ReTrace = ReTraceResult.load(source).model()
+    try:
+        model: ReTrace = ReTraceResult.load(source).model()
+    except ValueError as error:
+        raise ValueError(f"--fitted: {error}") from None
     kept = {name: roles[name] for name in ("subject", "slice", "time") if roles[name] is not None}
     if model.result_.shared_order != (roles["slice"] is not None):
         raise ValueError(

@@ -67,7 +67,7 @@ def _check_usable(knowledge: Knowledge, panel: Panel, request: Request) -> None:
     for name in EXCLUDED:
         if getattr(knowledge, name) is not None:
             raise ValueError(
-                f"segments and {name} cannot be combined: use first, last or precedences."
+                f"segments= and {name}= cannot be combined: use first=, last= or precedences=."
             )
     if not request.has_state_space or panel.covariates is not None:
         raise ValueError("segments need a linear or affine drift without covariates.")
@@ -160,7 +160,7 @@ def _precedences(knowledge: Knowledge, segments: list[list[int]]) -> Mask:
         before |= before[:, s : s + 1] & before[s]
     if before.diagonal().any():
         raise ValueError(
-            "first, last or precedences contradict the segments: one would precede itself."
+            "first=, last= or precedences= contradict the segments: one would precede itself."
         )
     return before
 

@@ -231,6 +231,11 @@ def _parsed(path: Path, options: dict[str, Any], dtype: Any) -> pd.DataFrame:
         raise ValueError("it holds no table.") from None
     except pd.errors.ParserError as error:
         where = re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error))
+        quote = re.search(r"EOF inside string starting at row (\d+)", str(error))
+        if quote is not None:
+            raise ValueError(
+                f'a quote (") that opens in row {int(quote[1]) + 1}, the header counted, is never closed: close it, or delete it.'
+            ) from None
         if where is None:
             raise
         raise ValueError(

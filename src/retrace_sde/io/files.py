@@ -295,6 +295,14 @@ def check_target(out: Path, *, folder: bool) -> None:
     """Results can be written there; said before the work, not after it."""
     if not out.name:
         raise ValueError(f"--out {str(out)!r} is no place for results: name a folder or a file.")
+    try:
+        out.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # the first of its folders that is there is asked below
+    except OSError as error:
+        raise ValueError(
+            f"{out.name:.40}… cannot be the name of the results ({error.strerror}): choose another with --out."
+        ) from None
     if out.is_symlink() and not out.exists():
         raise ValueError(
             f"{out} is a link to {out.readlink()}, which does not exist: name another place with --out."

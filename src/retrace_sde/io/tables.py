@@ -288,7 +288,7 @@ def _variables(
     left_out = [f"left out, since a fit wrote them: {shown(ours)}"] if ours else []
     left_out += (
         [
-            f"left out, since constant within every subject: {shown(still)}; a treatment among them can be an input (covariates)"
+            f"left out, since constant within every subject: {shown(still)}; a treatment among them can be an input (covariates=)"
         ]
         if still
         else []

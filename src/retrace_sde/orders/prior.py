@@ -342,12 +342,12 @@ class _Compiler:
             other, named = at.setdefault((j, i), (a, source))
             if other != a:
                 raise ValueError(
-                    f"{self._where(j)}{self.thing}s {self.labels[other]!r} ({named}) and {self.labels[a]!r} ({source}) cannot both "
+                    f"{self._where(j)}{self.thing}s {self.labels[other]!r} ({named}=) and {self.labels[a]!r} ({source}=) cannot both "
                     f"stand at position {i}."
                 )
             if not np.isfinite(unary[j, a, i]):
                 raise ValueError(
-                    f"{self._where(j)}{self.thing} {self.labels[a]!r} cannot stand at position {i} ({source}): it "
+                    f"{self._where(j)}{self.thing} {self.labels[a]!r} cannot stand at position {i} ({source}=): it "
                     "already has another."
                 )
             unary[j, a, :], unary[j, :, i] = np.inf, np.inf
@@ -449,7 +449,7 @@ class _Compiler:
             every = ("precedences", "blocks", "timestamps", *self.scheduled * ("first", "last"))
             named = [name for name in every if getattr(self.known, name) is not None]
             raise ValueError(
-                f"{self._where(j)}{' and '.join(named)} contradict: {self.thing} "
+                f"{self._where(j)}no order satisfies {' and '.join(f'{name}=' for name in named)}: {self.thing} "
                 f"{' before '.join(repr(self.labels[a]) for a in cycle)}. Drop one of these."
             )
 

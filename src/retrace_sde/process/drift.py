@@ -254,7 +254,10 @@ class TumourGrowth(Drift):
 
     def features(self, x: Any, u: Any | None) -> Any:
         if x.shape[-1] != 1:
-            raise ValueError(f"TumourGrowth describes one variable, a volume; got {x.shape[-1]}.")
+            raise ValueError(
+                f"drift='tumour' describes one variable, a volume; got {x.shape[-1]} variables: keep the volume "
+                "alone (variables=), or take another drift."
+            )
         xp = array_api_compat.array_namespace(x)
         parts = [x, x * xp.log(xp.clip(x, min=self.floor))]
         if u is not None:

@@ -233,6 +233,8 @@ READ_ERRORS = (
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """Every array of an .npz file by its name; refused where they are too large or larger than the file says."""
+    if path.is_file() and not zipfile.is_zipfile(path):
+        raise ValueError("it is no npz file, or is cut short")
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         total = sum(each.file_size for each in members)
