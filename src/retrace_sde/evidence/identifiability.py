@@ -126,7 +126,7 @@ def identify(
         IdentifiabilityFinding(
             Topic.FACTOR,
             False,
-            "Only H = G Gᵀ can be learned, not G itself; A and H are in units of the dt given.",
+            "Only H = G Gᵀ can be learned, not G itself; the scale of A and H is that of dt, the time between neighbours.",
         ),
     ]
     return IdentifiabilityReport(
