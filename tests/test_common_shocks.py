@@ -12,8 +12,10 @@ from retrace_sde.estimator import fitting
 from retrace_sde.evidence.direction.reversal_search import search_reversals
 from retrace_sde.evidence.direction.verdict import Caution, Reason, left_open
 from retrace_sde.fit.regression import ErrorKind
+from retrace_sde.panel.panel import Panel
 from retrace_sde.search.alternate import Found
 from retrace_sde.search.space import Shared
+from retrace_sde.show.verdicts import verdicts
 
 A = np.array([[-1.0, 0.5, 0.0], [-0.5, -1.0, 0.3], [0.0, -0.3, -0.8]])
 DT = 0.1
@@ -260,6 +262,24 @@ def test_the_result_keeps_what_was_found(tmp_path):
     found = rt.ReTraceResult.load(path)
     assert found == model.result_
     assert found.dependence.verdict == model.result_.dependence.verdict
+    assert found.direction.deviations
+
+
+def test_an_open_direction_says_that_the_means_do_not_count():
+    """The means of the slices fall, which is no sign of a direction where all trajectories share shocks."""
+    fall = np.linspace(3.0, 0.0, 16)[:, None]
+    model, shuffled, _ = fitted(panel(1, plates=0.5) + fall)
+    assert model.result_.dependence.removed
+    said = model.result_.summary() + str(model.identifiability_)
+    assert "as they do when deviations from the slice means are stationary" in said
+    assert "No significant change of the spread of deviations from the slice means" in said
+    assert (
+        "they are a single trajectory, and what all trajectories share cannot be told from" in said
+    )
+    assert "the data look stationary" not in said
+    advice = str(verdicts(model, Panel.from_array(shuffled)))
+    assert "or trajectories that start far apart" in advice
+    assert "data from a transient" not in advice
 
 
 @pytest.mark.usefixtures("brief")

@@ -504,7 +504,7 @@ def _independence(z: Array) -> Finding:
     if found.kind is DependenceKind.COMMON:
         return Finding("independence", "caution", "Subjects move together: they share shocks, plates or batches (CD test, p "
                        f"{_p(found.p_value or 0.0)}).", "A fit tests it again, and takes order and parameters from deviations from the slice "
-                       "means (common_shocks='auto').")  # fmt: skip
+                       "means (common_shocks='auto'); a change of these means then does not show the direction.")  # fmt: skip
     kind: Literal["good", "caution"] = (
         "good" if found.kind is DependenceKind.INDEPENDENT else "caution"
     )

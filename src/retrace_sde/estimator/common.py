@@ -72,6 +72,7 @@ class CommonPart:
             reverse_estimate=self.reverse_estimate,
             initial=self.initial,
             subjects=self.subjects,
+            direction=replace(outcome.direction, deviations=True),
         )
 
     def counted(self, errors: StandardErrors, model: Model, found: Fit) -> StandardErrors:

@@ -144,22 +144,34 @@ def _loop() -> Iterator[IdentifiabilityFinding]:
 
 
 def _stationarity(p_value: float, alpha: float, direction: DirectionTest) -> IdentifiabilityFinding:
-    """Whether the mean or the spread changes; what that says of the direction only where none is identified."""
+    """Whether the mean or the spread changes; what that says of the direction only where none is identified.
+
+    Of deviations from slice means only the spread can change: the means are one trajectory, whose course may be that of the shocks.
+    """
+    what = "the mean or the spread"
+    if direction.deviations:
+        what = "the spread of deviations from the slice means"
     if np.isnan(p_value):
         sentence = "Stationarity cannot be tested with so few trajectories."
     elif p_value < alpha:
-        sentence = (
-            f"The mean or the spread changes along the order ({_p(p_value)}): a transient, which can reveal the direction of "
-            "time."
-        )
+        sentence = f"{what.capitalize()} changes along the order ({_p(p_value)}): a transient, which can reveal the direction of time."
     else:
-        sentence = f"No significant change of mean or spread between the first and the last third of the order ({_p(p_value)})"
+        sentence = f"No significant change of {what} between the first and the last third of the order ({_p(p_value)})"
         sentence += (
             ": the evidence of the direction is in smaller changes, or in knowledge of time."
             if direction.identified
-            else ": the data look stationary, and a linear SDE then fits both directions equally well."
+            else f": {'they' if direction.deviations else 'the data'} look stationary, and a linear SDE then fits both directions "
+            "equally well."
         )
+    if direction.deviations and not direction.identified:
+        sentence += f" {MEANS_DO_NOT_COUNT}"
     return IdentifiabilityFinding(Topic.STATIONARITY, p_value < alpha, sentence)
+
+
+MEANS_DO_NOT_COUNT = (
+    "A course of the slice means does not show the direction: they are a single trajectory, and what all trajectories share cannot be "
+    "told from common shocks."
+)
 
 
 def _reversibility(

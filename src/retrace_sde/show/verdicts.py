@@ -243,10 +243,12 @@ def _steps(model: ReTrace, panel: Panel) -> Iterator[str]:
             "Until then report both directions."
         )
     elif not identified and not result.stopped:
+        transient = "data from a transient: soon after a start or a change"
+        if model.direction_.deviations:
+            transient = "trajectories that start far apart: their common course cannot be told from common shocks"
         yield (
             "To determine the direction, find one fact about time (one pair of observations whose order is known, "
-            "or which one came first), or data from a transient: soon after a start or a change. "
-            "Until then report both directions."
+            f"or which one came first), or {transient}. Until then report both directions."
         )
     own = placement(model, lengths=panel.lengths)
     if own is None:

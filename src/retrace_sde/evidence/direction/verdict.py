@@ -218,6 +218,8 @@ class DirectionTest:
         The p-value is that of the randomisation test, in which trajectories are time-reversed at random.
     components : int
         Principal components of the variables that the direction was identified by; 0: by all variables.
+    deviations : bool
+        Common shocks were removed: only deviations from the slice means were tested.
 
     Examples
     --------
@@ -249,6 +251,7 @@ class DirectionTest:
     aligned: str | None = None
     by_reversal: bool = False
     components: int = 0
+    deviations: bool = False
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -452,9 +455,10 @@ def _by_test(test: DirectionTest) -> str:
     under = _under(test)
     the = "the" if under else "The"
     if not test.identified and test.alike:
+        still = "deviations from the slice means are" if test.deviations else "the process is"
         return (
             f"{under}{the} direction of time is not determined by these data ({test.evidence}): the order and "
-            "its reverse fit equally well, as they do when the process is stationary."
+            f"its reverse fit equally well, as they do when {still} stationary."
         )
     if not test.identified:
         side = "this order" if test.log_likelihood_ratio > 0 else "the reverse"
