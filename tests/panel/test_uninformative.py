@@ -103,7 +103,14 @@ def test_values_may_be_missing():
 
 @pytest.mark.parametrize(
     ("values", "unit"),
-    [([1.0, 5.0], 1.0), ([100.0, 300.0], 100.0), ([0.1, 2.25], 0.01), ([np.pi, 1.0], 0.0)],
+    [
+        ([1.0, 5.0], 1.0),
+        ([100.0, 300.0], 100.0),
+        ([0.1, 2.25], 0.01),
+        ([np.pi, 1.0], 0.0),
+        ([3.1e-10, -7.7e-11], 0.0),
+        ([0.1 + 0.2 - 0.3, 0.2], 0.1),
+    ],
 )
 def test_the_unit_of_rounding(values, unit):
     assert rounding(np.array([*values, np.nan])) == pytest.approx(unit)

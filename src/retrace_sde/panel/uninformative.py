@@ -177,7 +177,9 @@ def rounding(values: Array) -> float:
 def _are_multiples(known: Array, digits: int) -> Mask:
     """Whether the columns of sizes (m, …) hold multiples of ten to the power of −digits."""
     scaled = known * 10.0**digits
-    near = np.abs(scaled - np.round(scaled)) <= 1e-9 * np.maximum(scaled, 1.0)
+    # beside values of one or more what is near 0 is 0; where all are far smaller, none is a multiple
+    size = np.maximum(scaled, np.minimum(scaled.max(axis=0, initial=0.0), 1.0))
+    near = np.abs(scaled - np.round(scaled)) <= 1e-9 * size
     return np.asarray(near.all(axis=0))
 
 
