@@ -322,3 +322,18 @@ def test_a_simulated_p_value_close_to_the_level_says_so():
     low = replace(test, identified=False, log_likelihood_ratio=9.0, p_value=0.043, p_error=0.01)
     assert "not below 0.05 by more than its simulation error" in low.verdict
     assert "but not significantly" in replace(low, p_value=0.07).verdict
+
+
+@pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")
+def test_wrong_knowledge_is_doubted_where_the_course_it_turns_round_looks_shared():
+    """In reverse no drift explains how the slices move, so that they seem to share shocks; deviations alone hardly contradict."""
+    rng, sde = np.random.default_rng(0), rt.LinearSDE([[-1.0, 0.5], [-0.5, -0.6]], 0.2 * np.eye(2))
+    x0 = np.array([2.0, 0.0]) + 0.4 * rng.standard_normal((20, 2))
+    X = sde.simulate(20, 8, 0.5, x0=x0, random_state=0)
+
+    def doubted(X):
+        model = rt.ReTrace(dt=0.5, random_state=0).fit(X, knowledge=rt.Knowledge(first=0))
+        return any("or that knowledge is wrong" in each for each in model.result_.notes)
+
+    assert doubted(X[:, ::-1])
+    assert not doubted(X)

@@ -175,7 +175,7 @@ def _fit_panel(entry: Entry, request: Request, rng: np.random.Generator) -> Pane
             fitted, plan = _planned_fit(entry, request, rng, deviations=True)
     fitted = _with_noise(fitted, plan, request, rng)
     if first is not None:
-        fitted = _as_folded(fitted, first)
+        fitted = _as_known(_as_folded(fitted, first), first)
     model, outcome = fitted.model, fitted.outcome
     if deviations:
         dependence, common = split(model, outcome, dependence)
@@ -192,6 +192,17 @@ def _as_folded(fitted: PanelFit, first: Outcome) -> PanelFit:
         return fitted
     direction = left_open(fitted.outcome.direction, Reason.FOLD)
     return replace(fitted, outcome=replace(fitted.outcome, direction=direction))
+
+
+def _as_known(fitted: PanelFit, first: Outcome) -> PanelFit:
+    """A fit of deviations whose direction is known, with the doubt that what seemed shared may be a course that runs the other way."""
+    test = first.direction
+    if not test.contradicted or fitted.outcome.direction.contradicted:
+        return fitted
+    return fitted.cautioned(
+        f"If trajectories shared nothing, they would fit the reverse of what is known of time ({test.evidence}). "
+        "Either they share shocks, or that knowledge is wrong: check it."
+    )
 
 
 def _tested(entry: Entry, fitted: PanelFit) -> Dependence:

@@ -15,7 +15,6 @@ from retrace_sde.evidence.direction.components import by_components
 from retrace_sde.evidence.direction.marginal_test import marginal_test
 from retrace_sde.evidence.direction.reversal_search import search_reversals
 from retrace_sde.evidence.direction.verdict import (
-    CONTRADICTION_LEVEL,
     DirectionTest,
     Reason,
     direction_test,
@@ -325,7 +324,7 @@ def _told(outcome: Outcome, grown: GrowthSeen | None) -> Outcome:
     if not grown.settled:
         return replace(outcome, cautions=(*outcome.cautions, grown.caution))
     test, told = outcome.direction, outcome.cautions
-    if test.known and test.log_likelihood_ratio < 0 and test.evidence.p_value < CONTRADICTION_LEVEL:
+    if test.contradicted:
         told = (*told, f"{grown.note} The data alone fit the reverse better ({test.evidence}).")
     return replace(outcome, notes=(*outcome.notes, grown.note), cautions=told)
 

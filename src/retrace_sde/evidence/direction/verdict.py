@@ -318,6 +318,12 @@ class DirectionTest:
         return self.reason is Reason.KNOWN
 
     @property
+    def contradicted(self) -> bool:
+        """The direction is known, and the data alone fit the reverse better."""
+        doubt = self.log_likelihood_ratio < 0 and self.evidence.p_value < CONTRADICTION_LEVEL
+        return self.known and doubt
+
+    @property
     def evidence(self) -> Evidence:
         """The result of the test itself, whatever decided the direction."""
         if self.p_value is not None:
@@ -547,7 +553,7 @@ def _too_few(test: DirectionTest) -> str:
 
 def _known(test: DirectionTest) -> str:
     sentence = "The direction of time is known from the knowledge given; it was not tested."
-    if test.evidence.p_value < CONTRADICTION_LEVEL and test.log_likelihood_ratio < 0:
+    if test.contradicted:
         sentence += (
             f" The data alone fit the reverse better ({test.evidence}): check that knowledge."
         )
