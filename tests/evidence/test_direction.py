@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 from scipy import stats
 
+import retrace_sde as rt
 from retrace_sde.evidence.candidates.candidate import CandidateKind
 from retrace_sde.evidence.candidates.registry import CANDIDATES
 from retrace_sde.evidence.direction.verdict import (
