@@ -103,3 +103,16 @@ def test_what_has_no_graph_is_refused():
     assert rt.effect_graph(other).values.shape == (1, 3)
     with pytest.raises(ValueError, match="linear or affine"):
         rt.effect_graph(other, kind="for good")
+
+
+@pytest.mark.parametrize("kind", list(Effect))
+def test_effects_and_intervals_scale_with_the_units_of_variables(kind):
+    X = rt.LinearSDE(A, H).simulate(60, 15, DT, x0=1.0, random_state=0)
+    known = rt.Knowledge(positions={k: k for k in range(15)})
+
+    def found(units):
+        graph = rt.effect_graph(rt.ReTrace(dt=DT).fit(X * units, knowledge=known), kind=kind)
+        values = np.stack([graph.values, graph.low, graph.high])[:, :, :3]
+        return values / (np.array(units)[:, None] / units)
+
+    np.testing.assert_allclose(found([1e9, 1e-9, 1.0]), found([1.0, 1.0, 1.0]), rtol=1e-6)

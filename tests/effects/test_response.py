@@ -72,3 +72,15 @@ def test_an_open_direction_has_two_answers_and_no_inputs_have_none():
     model = rt.ReTrace(dt=0.2, random_state=0).fit(X, covariates=u)
     assert len(responses(model.result_)) == (1 if model.direction_.identified else 2)
     assert responses(rt.ReTrace(dt=0.2, random_state=0).fit(X).result_) == ()
+
+
+def test_limits_scale_with_the_units_of_variables():
+    X, u = panel(0)
+    known = rt.Knowledge(positions={k: k for k in range(10)})
+
+    def found(units):
+        model = rt.ReTrace(dt=DT, random_state=0).fit(X * units, covariates=u, knowledge=known)
+        each = responses(model.result_)[0]
+        return np.stack([each.means, each.low, each.high]) / units
+
+    np.testing.assert_allclose(found([1e9, 1e-9]), found([1.0, 1.0]), rtol=1e-6)

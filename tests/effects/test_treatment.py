@@ -378,3 +378,42 @@ def test_the_unit_of_time_changes_no_effect():
         ).fit(x, u)  # fmt: skip
         found.append([model.ate(), *model.ate_interval()])
     np.testing.assert_allclose(found, [found[0]] * 3, rtol=1e-5)
+
+
+@pytest.mark.parametrize("by_arm", [False, True])
+def test_effects_and_intervals_scale_with_the_units_of_variables(by_arm: bool) -> None:
+    """The root of the coefficients' covariance was taken in units that its rounding mixed: intervals reached 1e73."""
+    rng = np.random.default_rng(0)
+    n, T = 40, 8
+    u = (rng.random((n, T, 1)) < 0.5).astype(float)
+    own, x = rng.normal(size=(n, 2)), [rng.normal(size=(n, 2))]
+    for t in range(T - 1):
+        push = own - 0.6 * x[-1] + 0.3 * x[-1][:, ::-1] + u[:, t]
+        x.append(x[-1] + push + 0.3 * rng.normal(size=(n, 2)))
+    X, order = np.stack(x, axis=1), np.arange(T)
+
+    def found(units: list[float]) -> Any:
+        if by_arm:
+            data = {"a": X[::2] * units, "b": X[1::2] * units}
+            model = TreatmentEffect(random_state=0).fit(data, order={"a": order, "b": order})
+        else:
+            model = TreatmentEffect(random_state=0).fit(X * units, u, order=order)
+        assert not any("says nothing" in each for each in model.cautions())
+        asked = [*model.ate_interval(draws=30), *model.effect_interval(draws=30)]
+        asked += [model.counterfactual("b" if by_arm else [1.0], subjects=[0], draws=30).upper[0]]
+        return np.vstack([model.ate(), *asked]) / units
+
+    want = found([1.0, 1.0])
+    for units in ([1e9, 1e-9], [1e-9, 1.0], [1.0, 1e8]):
+        assert_allclose(found(units), want, rtol=1e-6)
+
+
+def test_an_interval_that_says_nothing_is_told() -> None:
+    rng = np.random.default_rng(0)
+    u = (rng.random((12, 6, 1)) < 0.5).astype(float)
+    x = [rng.normal(size=(12, 2))]
+    for t in range(5):
+        x.append(1.3 * x[-1] + u[:, t] + 0.3 * rng.normal(size=(12, 2)))
+    model = TreatmentEffect(random_state=0).fit(np.stack(x, axis=1), u, order=np.arange(6))
+    asked = "The interval of the effect on 'x1' says nothing"
+    assert any(asked in each for each in model.cautions(horizon=60.0))

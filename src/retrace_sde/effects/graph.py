@@ -24,6 +24,7 @@ from retrace_sde.fit.intervals import critical
 from retrace_sde.fit.regression import StandardErrors
 from retrace_sde.fit.statespace.transitions import exponentials
 from retrace_sde.io.arrays import Array, Mask
+from retrace_sde.process.sde import covariance_root
 from retrace_sde.result import ReTraceResult, Twin
 
 MOST_VARIABLES_FOR_DELTA = 30
@@ -152,10 +153,14 @@ def _graph(
     A, (kind, span, level) = found.drift, asked
     values, spread = A, errors.drift
     if kind is not Effect.RATES:
-        values, slopes = _turned(A, kind, span)
+        # In units of the noise: derivatives and sums over entries would drown what is small in the user's.
+        scale = np.sqrt(np.diag(found.diffusion))
+        ratio = scale[:, None] / scale
+        turned, slopes = _turned(A / ratio, kind, span)
+        slopes = slopes / ratio.ravel()
         covariance = _covariance(A, found.diffusion, errors)
         spread = np.sqrt(np.maximum(np.einsum("ap,pq,aq->a", slopes, covariance, slopes), 0))
-        spread = spread.reshape(A.shape)
+        values, spread = turned * ratio, spread.reshape(A.shape) * ratio
     reach = critical(result.n_groups, 1 - (1 - level) / values.size) * spread
     causes = tuple(result.feature_names[: values.shape[1]])
     intervals = values - reach, values + reach
@@ -184,9 +189,7 @@ def _covariance(A: Array, H: Array, errors: StandardErrors) -> Array:
     if errors.covariances is None:
         roots = np.array([np.diag(each) for each in errors.drift])
     else:
-        blocks = errors.covariances[:, :d, :d]
-        floor = 1e-12 * np.einsum("kii->k", blocks)[:, None, None] * np.eye(d)
-        roots = np.linalg.cholesky(blocks + floor + 1e-300 * np.eye(d))
+        roots = covariance_root(errors.covariances[:, :d, :d])
     scale = np.sqrt(np.diag(H))
     rho = H / np.outer(scale, scale)
     found = np.einsum("kl,kia,lja->kilj", rho, roots, roots)

@@ -19,6 +19,7 @@ from retrace_sde.evidence.direction.verdict import DirectionTest
 from retrace_sde.fit.subjects import SubjectFit
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.process.drift import Drift, Independent
+from retrace_sde.process.sde import covariance_root
 from retrace_sde.search.models.euler import EulerModel
 
 
@@ -212,7 +213,7 @@ class Regime:
         rng: np.random.Generator | None = None,
     ) -> Iterator[Array]:
         """States step by step; with `rng`, noise of the process included."""
-        noise = None if rng is None else _root(self.diffusion)
+        noise = None if rng is None else covariance_root(self.diffusion)
         return walk(self.problem.drift, own, start, treatment, self.problem.dt, steps, noise, rng)
 
     def draw_coefficients(self, rng: np.random.Generator) -> Array:
@@ -222,7 +223,7 @@ class Regime:
 
     @cached_property
     def _root_of_covariance(self) -> Array:
-        return _root(self.jackknife.covariance)
+        return covariance_root(self.jackknife.covariance)
 
     def draw_subjects(
         self, k: int, theta: Array, rng: np.random.Generator, start: Array | None = None
@@ -253,11 +254,6 @@ class Regime:
         # What was estimated from all subjects stays as it is.
         found.__dict__["jackknife"] = self.jackknife
         return found
-
-
-def _root(covariance: Array) -> Array:
-    values, vectors = np.linalg.eigh(covariance)
-    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
 
 
 def fit_regime(

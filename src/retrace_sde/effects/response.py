@@ -13,6 +13,7 @@ import numpy as np
 
 from retrace_sde.fit.regression import StandardErrors
 from retrace_sde.io.arrays import Array
+from retrace_sde.process.sde import covariance_root
 from retrace_sde.result import ReTraceResult, Twin
 
 RESPONSE_DRAWS = 400
@@ -71,9 +72,7 @@ def _drawn(
     if cov is None or not np.isfinite(cov).all():
         return None
     chosen = [*range(d), *range(cov.shape[1] - k, cov.shape[1])]
-    blocks = cov[:, chosen][:, :, chosen]
-    values, vectors = np.linalg.eigh(blocks)
-    roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
+    roots = covariance_root(cov[:, chosen][:, :, chosen])
     scale = np.sqrt(np.diag(H))
     z = np.random.default_rng(0).standard_normal((RESPONSE_DRAWS, d, d + k))
     z = np.linalg.cholesky(H / np.outer(scale, scale) + 1e-12 * np.eye(d)) @ z

@@ -426,7 +426,7 @@ class TreatmentEffect(Estimator):
         return assumptions(self._fitted, self.subjects)
 
     def cautions(self, **asked: Unpack[Comparison]) -> list[str]:
-        """Sentences where an answer rests on single subjects, or a treatment was given to few.
+        """Sentences where an answer rests on single subjects, its interval says nothing, or a treatment was given to few.
 
         Parameters
         ----------
@@ -434,7 +434,9 @@ class TreatmentEffect(Estimator):
             `T0`, `T1` and `horizon`, as in `effect`.
         """
         model, (before, after, _), _ = self._question(**asked)
-        lines = rests_on(self.influence(**asked))
+        reach = self._average_reach(None, 0.95, 200, **asked)
+        ate = np.atleast_1d(self.ate(**asked))
+        lines = [*says_nothing(model, ate, reach), *rests_on(self._influence(reach, **asked))]
         for _, given in (before, after):
             thin = None if model.support is None or given is None else model.support.thin(given)
             lines += [] if thin is None else [thin]
@@ -504,11 +506,12 @@ class TreatmentEffect(Estimator):
         **asked
             `T0`, `T1` and `horizon`, as in `effect`.
         """
+        return self._influence(self._average_reach(None, level, draws, **asked), **asked)
+
+    def _influence(self, reach: Array, **asked: Unpack[Comparison]) -> pd.DataFrame:
+        """The same, by the half widths (d,) of the average effect's interval."""
         model, question, _ = self._question(**asked)
-        ate, reach = (
-            np.atleast_1d(self.ate(**asked)),
-            self._average_reach(None, level, draws, **asked),
-        )
+        ate = np.atleast_1d(self.ate(**asked))
         without = ate + np.concatenate(list(without_each(model, question).values()))
         other_sign = np.sign(without) != np.sign(ate)
         changes = other_sign | ((np.abs(without) > reach) != (np.abs(ate) > reach))
@@ -780,6 +783,18 @@ def effect_drift(drift: str | Drift, names: Sequence[str]) -> Drift:
     if drift == "auto":
         drift = "tumour" if len(names) == 1 and VOLUME.search(names[0]) else "affine"
     return Polynomial(1, interactions=True) if drift == "affine" else as_drift(drift)
+
+
+def says_nothing(asked: Interventions, effect: Array, reach: Array) -> list[str]:
+    """Sentences on average effects (d,) whose intervals, of half widths (d,), hold zero and every difference between two values that were seen."""
+    data = [each.problem.data for each in asked.regimes.values()]
+    seen = np.concatenate([to_numpy(each.values)[each.lengths.mask] for each in data])
+    useful = reach <= np.maximum(np.abs(effect), np.ptp(seen, axis=0))  # NaN is not
+    return [
+        f"The interval of the effect on {name!r} says nothing: it is wider than the values of {name!r} are apart, as where paths may "
+        "grow without bound. Ask for a shorter horizon."
+        for name in np.array(asked.variables)[~useful]
+    ]
 
 
 def rests_on(influence: pd.DataFrame) -> list[str]:

@@ -399,3 +399,10 @@ def symmetric_root(S: Array) -> Array:
     values, vectors = np.linalg.eigh(S)
     roots = np.sqrt(np.maximum(values, 0))[..., None, :]
     return (vectors * roots) @ vectors.swapaxes(-1, -2)
+
+
+def covariance_root(S: Array) -> Array:
+    """G of `S = G Gᵀ`, (…, d, d): the symmetric root of the correlations in the units of S, whose rounding would drown small units beside large ones."""
+    size = np.sqrt(np.maximum(np.diagonal(S, axis1=-2, axis2=-1), 0))[..., None]
+    unit = np.where(size > 0, size, 1.0)
+    return size * symmetric_root(S / (unit * unit.swapaxes(-1, -2)))
