@@ -69,9 +69,26 @@ def is_numeric(column: Column) -> bool:
     return bool(cells) and all(isinstance(cell, Decimal) for cell in cells)
 
 
-def numbers(frame: nw.DataFrame[Any], name: str) -> Array:
-    """A numeric column as float64, missing values as NaN; anything else is refused by name."""
-    column = frame[name]
+def numbers(frame: nw.DataFrame[Any], names: Sequence[str]) -> dict[str, Array]:
+    """Numeric columns as float64, missing values as NaN; anything else is refused by name."""
+    found = {name: _values(frame[name], name) for name in names}
+    infinite = {name: np.flatnonzero(np.isinf(values)) for name, values in found.items()}
+    where = [f"{name!r} (row {rows[0] + 1})" for name, rows in infinite.items() if len(rows)]
+    if where:
+        raise ValueError(
+            f"infinite values in column {', '.join(where)}: leave cells empty if they are missing."
+        )
+    for name, values in found.items():
+        if np.nanmax(np.abs(values), initial=0.0) > MAX_MAGNITUDE:
+            row = int(np.nanargmax(np.abs(values)))
+            raise ValueError(
+                f"column {name!r} holds {values[row]:g} in row {row + 1}, too large to square and sum: rescale it, or "
+                "leave the cell empty if the number stands for a missing value."
+            )
+    return found
+
+
+def _values(column: Column, name: str) -> Array:
     if not is_numeric(column):
         raise ValueError(_not_numeric(column, name))
     if column.dtype == nw.Object:
@@ -82,17 +99,6 @@ def numbers(frame: nw.DataFrame[Any], name: str) -> Array:
         if raw.dtype.kind not in "fiu":  # nullable ones
             raw = column.cast(nw.Float64).fill_null(np.nan).to_numpy()
         values = np.array(raw, dtype=np.float64)
-    if np.isinf(values).any():
-        row = int(np.argmax(np.isinf(values)))
-        raise ValueError(
-            f"column {name!r} is infinite in row {row + 1}: leave the cell empty if it is missing."
-        )
-    if np.nanmax(np.abs(values), initial=0.0) > MAX_MAGNITUDE:
-        row = int(np.nanargmax(np.abs(values)))
-        raise ValueError(
-            f"column {name!r} holds {values[row]:g} in row {row + 1}, too large to square and sum: rescale it, or "
-            "leave the cell empty if the number stands for a missing value."
-        )
     return values
 
 
@@ -136,7 +142,7 @@ def read_times(
         raise ValueError(f"time_unit must be one of {shown(list(TIME_UNITS))}; got {unit!r}.")
     column = frame[name]
     if is_numeric(column):
-        values = numbers(frame, name)
+        values = numbers(frame, [name])[name]
         written = _written_dates(values)
         if written is None:
             return values, []

@@ -104,7 +104,8 @@ def lay_out(
         rows, ids = rows[seen.any(axis=1)], tuple(_where(ids, seen.any(axis=1)))
         groups = None if groups is None else tuple(_where(groups, seen.any(axis=1)))
     lengths = (rows >= 0).sum(axis=1) if slices is None else None
-    u = np.column_stack([numbers(frame, name) for name in extra]) if extra else None
+    inputs = numbers(frame, extra)
+    u = np.column_stack([inputs[name] for name in extra]) if extra else None
     times = None
     if stamps is not None:
         times = _spread(stamps, rows)
@@ -267,7 +268,7 @@ def _variables(
     taken.update(ours)
     free = [name for name in free if name not in taken]
     names = asked or [name for name in free if is_numeric(frame[name])]
-    columns = {name: numbers(frame, name) for name in names}
+    columns = numbers(frame, names)
     if asked:
         text = []
     else:
