@@ -39,6 +39,9 @@ MIN_SECONDS_OF_PACE = 1.0
 __all__ = ["Progress", "bar", "reporting"]
 
 
+PREPARING = "preparing"
+"""The step of a fit in which options and data are checked; what follows may be long."""
+
 COMPILING = "retrace: compiling for this machine; what is compiled is kept, and the next run begins at once (`retrace warmup` compiles all of it)."
 
 

@@ -51,7 +51,7 @@ from retrace_sde.panel.parameters import checked
 from retrace_sde.panel.validation import ReTraceWarning, check_panel, has_missing
 from retrace_sde.paper.algorithm1 import ScoreOrder
 from retrace_sde.process.drift import Drift, has_state_space
-from retrace_sde.progress import Callback, cut_short, report, reporting
+from retrace_sde.progress import PREPARING, Callback, cut_short, report, reporting
 from retrace_sde.result import ReTraceResult
 from retrace_sde.search.enumerated import OthersPosterior, tempered
 from retrace_sde.search.plan import nonlinear, planned_with_missing
@@ -239,7 +239,7 @@ class ReTrace(Fitted, Estimator):
         The direction of time is known from the knowledge given; it was not tested.
         """
         with one_blas_thread(), reporting(progress):
-            report("preparing")
+            report(PREPARING)
             request = Request.of(self.get_params(deep=False))
             entry = entered(X, covariates, knowledge, groups, request)
             entry, suspects = screened(entry, request)

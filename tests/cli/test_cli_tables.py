@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import retrace_sde as rt
 from retrace_sde.cli.main import main
-from retrace_sde.io.files import read_table
+from retrace_sde.io.files import read_table, whole_or_nothing
 from retrace_sde.io.writing import write_table
 
 WRITTEN = [".retrace.json", "ordered.csv", "parameters.json", "report.html", "result.npz"]
@@ -160,6 +160,25 @@ def test_an_existing_folder_keeps_its_other_files(simulated, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*WRITTEN, "notes.txt"])
     assert (tmp_path / "ordered.csv").read_bytes() == first
     assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_options_are_refused_before_an_earlier_result_and_that_before_the_fit(
+    simulated, tmp_path, monkeypatch
+):
+    out = tmp_path / "out"
+    with whole_or_nothing(out) as work:
+        (work / "ordered.csv").write_text("a result")
+    monkeypatch.setattr("retrace_sde.retrace.fit_entry", None)  # nothing is fitted here
+    table, columns = ("fit", simulated[0]), ("--subject", "subject", "--slice", "slice")
+    for wrong, said in {
+        (*columns, "--dt", "0"): "--dt must be a positive number",
+        (*columns, "--first", "B9"): "--first names slice 'B9'",
+        (*columns, "--variables", "y"): "has no column 'y'",
+        (): "--subject is missing",
+        columns: "ordered.csv holds an earlier result: replace it with --force",
+    }.items():
+        assert said in refused(*table, "--out", out, *wrong)
+    assert (out / "ordered.csv").read_text() == "a result"
 
 
 @pytest.fixture(scope="module")

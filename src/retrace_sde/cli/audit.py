@@ -12,6 +12,7 @@ from retrace_sde.audit.times import TimesAudit, audit_times
 from retrace_sde.cli.common import (
     Finite,
     TableJob,
+    clearing,
     give,
     json_option,
     one_table_options,
@@ -48,7 +49,8 @@ def audit(file: Path, wrong: float, hidden: bool, seed: int, as_json: bool, **gi
             raise ValueError("retrace audit uses neither --covariates nor --group: leave them out.")
         kept = {name: value for name, value in roles.items() if name not in ("covariates", "group")}
         begin("judging stamps")
-        found, figures = _hidden(job, kept, seed) if hidden else _stamps(job, kept, wrong, seed)
+        with clearing(job.in_the_way):
+            found, figures = _hidden(job, kept, seed) if hidden else _stamps(job, kept, wrong, seed)
         begin("writing")
         job.write(found.table)
     first, *others = found.findings

@@ -213,6 +213,36 @@ def working() -> Iterator[tuple[Callable[[str], None], list[str]]]:
         yield begin, cautions
 
 
+def checked_outputs(
+    paths: Iterable[Path], *, source: Path, force: bool
+) -> tuple[bool, click.ClickException | None]:
+    """Whether results of ours will be replaced, and what is in the way of the new ones, to be said by `clearing`."""
+    from retrace_sde.io.writing import check_outputs
+
+    try:
+        return check_outputs(paths, source=source, force=force), None
+    except ValueError as error:
+        return False, click.ClickException(str(error))
+
+
+@contextmanager
+def clearing(in_the_way: click.ClickException | None) -> Iterator[None]:
+    """Around a computation: what is in the way of its results is said once options and table are found to be usable, before its first long step."""
+    from retrace_sde.progress import PREPARING, reporting
+
+    if in_the_way is None:
+        yield
+        return
+
+    def refuse(step: Any) -> None:
+        if step.doing != PREPARING:
+            raise in_the_way
+
+    with reporting(refuse):
+        yield
+    raise in_the_way
+
+
 def give(answer: Mapping[str, Any], lines: Iterable[tuple[str, str]], *, as_json: bool) -> None:
     """The answer of a command: JSON, or labelled paragraphs, as they were asked for."""
     if as_json:
@@ -375,15 +405,16 @@ class TableJob:
     replaced: bool
     safe: bool
     form: dict[str, str] | None
+    in_the_way: click.ClickException | None
 
     @classmethod
     def of(cls, file: Path, default: str, *, out: Path | None, out_format: str | None, force: bool, safe_csv: bool,
            optional: bool = False, **columns: Any) -> TableJob:  # fmt: skip
         """Read FILE; a place that cannot be written is refused before. `optional`: no table unless it is asked for."""
         from retrace_sde.io.files import check_target
-        from retrace_sde.io.writing import check_outputs, check_writable
+        from retrace_sde.io.writing import check_writable
 
-        replaced = False
+        replaced, in_the_way = False, None
         if out is None and not (optional and out_format is None):
             out = Path(f"{file.stem}-{default}.{out_format or 'csv'}")
         if out is not None:
@@ -391,9 +422,10 @@ class TableJob:
                 raise ValueError(f"--out {out} is not called .{out_format}, as --out-format says.")
             check_target(out, folder=False)
             check_writable(out)
-            replaced = check_outputs([out], source=file, force=force)
+            replaced, in_the_way = checked_outputs([out], source=file, force=force)
         frame, roles = load(file, **columns)
-        return cls(frame, roles, out, replaced, safe_csv, text_form(frame, out_format))
+        form = text_form(frame, out_format)
+        return cls(frame, roles, out, replaced, safe_csv, form, in_the_way)
 
     def write(self, table: pd.DataFrame) -> None:
         """The table in its file, whole or not at all; as text like the user's own, unless a format was asked for."""

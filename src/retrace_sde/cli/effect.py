@@ -14,6 +14,7 @@ import numpy as np
 from retrace_sde.cli.common import (
     Finite,
     TableJob,
+    clearing,
     columns_of,
     file_name,
     give,
@@ -56,7 +57,7 @@ MOST_MISSED = 4
               help="Treatment whose effect is asked for [default: the most given; the other of two arms].")  # fmt: skip
 @click.option(
     "--horizon",
-    type=Finite(),
+    type=Finite(0, min_open=True),
     metavar="X",
     help="Time ahead [default: as long as the trajectories].",
 )
@@ -123,9 +124,10 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
         known = {name: _known_order(panel, dt) for name, panel in panels.items()}
         orders = None if any(each is None for each in known.values()) else known
         data = panels if arm is not None else panels[""]
-        model.fit(data, order=orders if orders is None or arm is not None else orders[""])
-        begin("effects")
         asked = {"T0": _value(t0, arm), "T1": _value(t1, arm), "horizon": horizon}
+        with clearing(job.in_the_way):
+            model.fit(data, order=orders if orders is None or arm is not None else orders[""])
+        begin("effects")
         ways = [each for each in (model, model.alternative_) if each is not None]
         answers = [_answer(each, asked, draws) for each in ways]
         begin("assumptions")

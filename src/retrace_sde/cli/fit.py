@@ -16,6 +16,8 @@ import numpy as np
 from retrace_sde.cli.common import (
     Finite,
     aligned_option,
+    checked_outputs,
+    clearing,
     columns_of,
     file_name,
     force_option,
@@ -220,14 +222,16 @@ def fit(file: Path, dt: float | None, order_known: str | None, bootstrap: int | 
         check_target(out, folder=True)
         ordered = f"ordered.{out_format or 'csv'}"
         results = [out / name for name in (ordered, *RESULTS)]
-        replaced = check_outputs([*results, out / SUSPECTS], source=file, force=force)
+        whole = [*results, out / SUSPECTS]
+        replaced, in_the_way = checked_outputs(whole, source=file, force=force)
         frame, roles = load(file, **given)
         check_writable(out / ordered, frame.shape)
         knowledge = _knowledge(frame, roles["slice"], **known)
         begin("recovering the order")
-        found = recover(
-            frame, **roles, **settings, knowledge=knowledge, bootstrap=bootstrap, order_known=order_known
-        )  # fmt: skip
+        with clearing(in_the_way):
+            found = recover(
+                frame, **roles, **settings, knowledge=knowledge, bootstrap=bootstrap, order_known=order_known
+            )  # fmt: skip
         begin("sampling orders")
         table = found.ordered
         begin("writing")

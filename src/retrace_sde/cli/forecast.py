@@ -11,6 +11,7 @@ import numpy as np
 from retrace_sde.cli.common import (
     Finite,
     TableJob,
+    clearing,
     fitted_option,
     give,
     json_option,
@@ -81,14 +82,16 @@ def forecast(file: Path, steps: int, level: float, dt: float | None, fitted: Pat
                 raise ValueError("--dt is that of the saved fit: leave it out.")
             model, kept = saved_model(fitted, roles)
             begin("forecasting")
-            panel = model._given(frame, kept)
-            ahead = model.forecast(panel, steps, level=level)
+            with clearing(job.in_the_way):
+                panel = model._given(frame, kept)
+                ahead = model.forecast(panel, steps, level=level)
             subject = roles["subject"]
             table = pd.DataFrame(forecast_columns(ahead, panel.ids, model.result_.names, subject))
         else:
             begin("recovering the order")
             options: dict[str, Any] = {} if dt is None else {"dt": dt}
-            found = recover(frame, **roles, random_state=seed, **options)
+            with clearing(job.in_the_way):
+                found = recover(frame, **roles, random_state=seed, **options)
             model = found.model
             begin("forecasting")
             table = found.forecast(steps, level=level)
@@ -122,8 +125,9 @@ def place(file: Path, fitted: Path, as_json: bool, **given: Any) -> None:
         frame, roles = job.frame, job.roles
         model, kept = saved_model(fitted, roles)
         begin("ordering")
-        panel = model._given(frame, kept)
-        order = model.place(panel)
+        with clearing(job.in_the_way):
+            panel = model._given(frame, kept)
+            order = model.place(panel)
         score = model.score(panel)
         P = model._posterior_of_others(panel, 1).positions
         position = positions(order, len(panel.ids))
