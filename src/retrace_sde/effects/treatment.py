@@ -793,7 +793,7 @@ def says_nothing(asked: Interventions, effect: Array, reach: Array) -> list[str]
     return [
         f"The interval of the effect on {name!r} says nothing: it is wider than the values of {name!r} are apart, as where paths may "
         "grow without bound. Ask for a shorter horizon."
-        for name in np.array(asked.variables)[~useful]
+        for name in np.array(asked.variables)[~useful].tolist()
     ]
 
 
