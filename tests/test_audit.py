@@ -110,3 +110,18 @@ def test_the_command_writes_a_table_and_refuses_what_it_cannot_use(tmp_path):
     assert bare.exit_code == 2
     with pytest.raises(ValueError, match="share"):
         rt.audit_times(data, subject="who", time="day", wrong=2)
+
+
+def test_dates_are_said_as_dates(tmp_path):
+    data = table()
+    data.loc[T + 4, "day"] = 10.6
+    data["day"] = pd.Timestamp("2021-03-01") + pd.to_timedelta(data["day"], unit="D").dt.round("D")
+    data.to_csv(tmp_path / "t.csv", index=False)
+    given = ["audit", str(tmp_path / "t.csv"), "--subject", "who", "--time", "day", "--json"]
+    ran = CliRunner().invoke(main, [*given, "--out", str(tmp_path / "o.csv")])
+    assert ran.exit_code == 0, ran.output
+    answer = json.loads(ran.stdout)
+    said = next(each for each in answer["findings"] if "should be about" in each)
+    assert said.startswith("subject '1': 2021-03-12 should be about 2021-03-0")
+    row = pd.read_csv(tmp_path / "o.csv").iloc[T + 4]
+    assert f"about {row['expected_time'][:10]} ({row['low'][:10]} to {row['high'][:10]});" in said

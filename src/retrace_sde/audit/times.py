@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,9 +166,10 @@ def audit_times(
         sequences, unit = sequences_of(values, stamps, lengths.each, time_error or 0.0)
         found, _ = audit_sequences(sequences, rng, wrong=wrong)
     rows = [_described(each, unit, panel, j) for j, each in enumerate(found)]
-    table = pd.concat(rows, ignore_index=True)
-    findings = tuple(_findings(table, found, panel, unit))
-    return TimesAudit(_dated(table, df, time, time_unit), findings, unit)
+    table = _dated(pd.concat(rows, ignore_index=True), df, time, time_unit)
+    dated = pd.api.types.is_datetime64_any_dtype(table["time"])
+    counted = f" {time_unit or 'days'}" if dated else ""
+    return TimesAudit(table, tuple(_findings(table, found, panel, unit, counted)), unit)
 
 
 def _described(found: Sequence, unit: float, panel: Panel, j: int) -> pd.DataFrame:
@@ -206,16 +208,20 @@ def _partners(found: Sequence, kind: Any) -> Any:
     return partner
 
 
-def _findings(table: pd.DataFrame, found: list[Sequence], panel: Panel, unit: float) -> list[str]:
-    """What was found, in sentences, the answer first."""
+def _findings(
+    table: pd.DataFrame, found: list[Sequence], panel: Panel, unit: float, counted: str
+) -> list[str]:
+    """What was found, in sentences, the answer first; `counted`: the unit of differences between dates."""
+    when = _way_of_writing(table["time"])
     stamps = int((table["kind"] != "missing").sum())
     wrong = table[table["probability_wrong"] > 0.5]
     whose = "slice" if panel.slices is not None else "subject"
     said = [f"{len(wrong)} of {stamps} stamps are more likely wrong than right."]
     single = wrong[wrong["kind"] == "wrong"]
     for _, each in single.sort_values("probability_wrong", ascending=False).head(5).iterrows():
+        about, low, high = (when(each[name], 4) for name in ("expected_time", "low", "high"))
         said.append(
-            f"{whose} {each[whose]!r}: {each['time']:g} should be about {each['expected_time']:.4g} ({each['low']:.4g} to {each['high']:.4g}); "
+            f"{whose} {each[whose]!r}: {when(each['time'], 6)} should be about {about} ({low} to {high}); "
             f"wrong with probability {each['probability_wrong']:.2f}."
         )
     if len(single) > 5:
@@ -226,11 +232,20 @@ def _findings(table: pd.DataFrame, found: list[Sequence], panel: Panel, unit: fl
     for j, each in enumerate(found):
         if each.shifted.any():
             who = "slices" if panel.slices is not None else f"subject {panel.ids[j]!r}"
-            said.append(f"{who}: {int(each.shifted.sum())} stamps are off by the same, {-each.shift * unit:+.4g}, like those of a clock that was reset.")  # fmt: skip
+            said.append(f"{who}: {int(each.shifted.sum())} stamps are off by the same, {-each.shift * unit:+.4g}{counted}, like those of a clock that was reset.")  # fmt: skip
     back = [panel.ids[j] for j, each in enumerate(found) if each.reversed]
     if back:
         said.append(f"The stamps of subject {shown(back)} run backwards.")
     return said
+
+
+def _way_of_writing(times: pd.Series) -> Callable[[Any, int], str]:
+    """How times are written in sentences: as numbers with so many digits, as days, or as days with the clock."""
+    if not pd.api.types.is_datetime64_any_dtype(times):
+        return lambda time, digits: f"{time:.{digits}g}"
+    given = times.dropna()
+    form = "%Y-%m-%d" if (given == given.dt.normalize()).all() else "%Y-%m-%d %H:%M"
+    return lambda time, digits: f"{time:{form}}"
 
 
 def _dated(table: pd.DataFrame, df: Any, time: str, unit: str | None) -> pd.DataFrame:
