@@ -59,6 +59,18 @@ def test_a_file_is_forecast(tmp_path):
     assert "earlier result" in run(*words, "--steps", 2, "--out", tmp_path / "ahead.csv", code=2)
 
 
+def test_a_forecast_of_dated_subjects_says_where_its_times_count_from(tmp_path):
+    data, _, _ = table(30, 1)
+    day = pd.Timestamp("2021-03-15") + pd.to_timedelta(data.groupby("who").cumcount(), unit="D")
+    data.assign(day=day).drop(columns="plate").to_csv(tmp_path / "t.csv", sep=";", index=False)
+    words = ("forecast", tmp_path / "t.csv", "--subject", "who", "--time", "day", "--steps", 1, "--force")  # fmt: skip
+    said = run(*words, "--out", tmp_path / "ahead.csv")
+    assert "Dates in column 'day' count in days since 2021-03-15 (" in said
+    assert said.count("cells separated by") == 1
+    notes = json.loads(run(*words, "--json", "--out", tmp_path / "ahead.csv"))["notes"]
+    assert any("count in days since 2021-03-15" in each for each in notes)
+
+
 def test_new_subjects_are_placed_and_forecast_by_a_saved_fit(tmp_path, saved):
     data, letters, _X = table(9, 7, first=100)
     data.to_csv(tmp_path / "new.csv", index=False)

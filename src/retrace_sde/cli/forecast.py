@@ -92,7 +92,7 @@ def forecast(file: Path, steps: int, level: float, dt: float | None, fitted: Pat
             options: dict[str, Any] = {} if dt is None else {"dt": dt}
             with clearing(job.in_the_way):
                 found = recover(frame, **roles, random_state=seed, **options)
-            model = found.model
+            model, panel = found.model, found.panel
             begin("forecasting")
             table = found.forecast(steps, level=level)
         begin("writing")
@@ -103,9 +103,9 @@ def forecast(file: Path, steps: int, level: float, dt: float | None, fitted: Pat
     lines = [
         ("Forecast", f"{size}; {len(table)} rows."),
         ("Direction", test.verdict),
-        *job.lines(cautions),
+        *job.lines(cautions, panel),
     ]
-    give({**job.answer(cautions), **answer}, lines, as_json=as_json)
+    give({**job.answer(cautions, panel), **answer}, lines, as_json=as_json)
 
 
 @click.command()
