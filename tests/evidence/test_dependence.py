@@ -81,6 +81,9 @@ def test_too_few_are_not_tested():
     assert found.kind is DependenceKind.NOT_TESTED
     assert found.p_value is None
     assert "2 trajectories are too few" in found.verdict
+    many = np.zeros((30, 15, 1))
+    found = dependence_of(Cleared(many, many), 30, np.arange(30) % 2)
+    assert "2 groups are too few" in found.verdict
 
 
 def test_the_effective_number_is_that_of_the_variance_of_a_mean():

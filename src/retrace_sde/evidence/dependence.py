@@ -137,7 +137,8 @@ def dependence_of(found: Cleared, n: int, groups: Indices | None = None) -> Depe
         e, scores = _group_means(e, groups), _group_scores(scores, groups)
     m, S, _ = e.shape
     if m < MIN_TESTED_TRAJECTORIES or S < MIN_TESTED_SLICES - 1:
-        few = f"{m} trajectories" if m < MIN_TESTED_TRAJECTORIES else f"{S + 1} slices"
+        what = "trajectories" if groups is None else "groups"
+        few = f"{m} {what}" if m < MIN_TESTED_TRAJECTORIES else f"{S + 1} slices"
         return not_tested(f"{few} are too few")
     share = common_share(e, power)
     p = cd_p_value(scores, shrunk)
