@@ -82,6 +82,10 @@ def test_new_subjects_are_placed_and_forecast_by_a_saved_fit(tmp_path, saved):
     assert placed.position.max() == 7
     said = run("forecast", *words, "--steps", 1, "--out", tmp_path / "ahead.csv")
     assert "9 subjects" in said
+    data[data["who"] == "s100"].to_csv(tmp_path / "new.csv", index=False)
+    alone = json.loads(run("place", *words, "--out", tmp_path / "alone.csv", "--json"))
+    assert alone["subjects"] == 1
+    assert not any("one trajectory" in each for each in alone["warnings"])  # learned from others
     ahead = pd.read_csv(tmp_path / "ahead.csv")
     assert set(ahead.who) == {f"s{100 + j}" for j in range(9)}
     said = run("place", tmp_path / "new.csv", "--subject", "who", "--fitted", saved, code=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +29,7 @@ from retrace_sde.panel.knowledge import Knowledge, with_bounded_errors
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.schedule import on_schedule
-from retrace_sde.panel.validation import check_panel
+from retrace_sde.panel.validation import ReTraceWarning, check_panel
 from retrace_sde.search.plan import nonlinear
 from retrace_sde.search.stamps.known import StampCheck, with_right_stamps
 
@@ -79,6 +80,13 @@ def entered(
         refusal=nonlinear("Missing values", request.drift) if likely and not linear else None,
         look=likely and linear,
     )
+    if panel.values.shape[0] == 1:
+        warnings.warn(
+            "X holds one trajectory: the distribution of the first observation cannot be learned from it, so the "
+            "direction of time cannot be tested, and the order rests on distances between single states.",
+            ReTraceWarning,
+            stacklevel=3,
+        )
     check_lazy(panel, request.given, knowledge)
     panel = check_volumes(panel, request.drift)
     names = request.drift.feature_names(panel.names, panel.covariate_names)

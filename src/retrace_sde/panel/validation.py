@@ -123,13 +123,6 @@ def check_panel(
         if idlers:  # order and units are those of what is left
             found = examined(panel.values)
     _check_values(found, panel, missing=missing, ragged=ragged)
-    if n == 1:
-        warnings.warn(
-            "X holds one trajectory: the distribution of the first observation cannot be learned from it, so the "
-            "direction of time cannot be tested, and the order rests on distances between single states.",
-            ReTraceWarning,
-            stacklevel=3,
-        )
     return replace(panel, values=found.data.values, covariates=u, lengths=lengths, groups=groups)
 
 
