@@ -390,7 +390,10 @@ def _findings(
         "open": "up to the direction of time, which stays open",
     }[uninformed.direction]
     tau, sure = table["tau_uninformed"].mean(), table["sure_uninformed"].mean()
-    yield f"From this table alone: τ {tau:.2f}, {says}; {sure:.0%} of the pairs are sure."
+    more = ""
+    if "tau" in table and uninformed.direction == "right" and tau > table["tau"].mean():
+        more = " This is the larger risk: the dated records above are those of half of the subjects only."
+    yield f"From this table alone: τ {tau:.2f}, {says}; {sure:.0%} of the pairs are sure.{more}"
     main = _main(table)
     whose = table.columns[0]
     if whose == "subject" and table[main].notna().any():
@@ -425,7 +428,11 @@ def _of_columns(columns: pd.DataFrame, whole: float) -> Iterator[str]:
         named = "; ".join(f"without {name!r} it is {tau:.2f}" for name, tau in zip(useful["column"].head(4), useful["tau_without"].head(4), strict=True))  # fmt: skip
         yield f"The columns that give most away, by what τ ({whole:.2f}) becomes without each: {named}."
     elif len(columns.dropna(subset=["lost"])) > 1:
-        yield "No single column gives the order away: without any one of them τ falls by at most .02."
+        yield "Removing a single column does not help: without any one of them τ falls by at most .02."
     alone = columns[columns["alone"].abs() > REVEALING_TAU]
     if len(alone):
-        yield f"Alone each of these sorts the rows of nearly every subject: {shown(alone['column'].tolist())}. Remove or coarsen them."
+        names = shown(alone["column"].tolist())
+        what = f"{names} alone sorts the rows of nearly every subject: remove or coarsen it"
+        if len(alone) > 1:
+            what = f"Each of these alone sorts the rows of nearly every subject: {names}. Remove or coarsen all of them"
+        yield f"{what}."
