@@ -6,13 +6,16 @@ import html
 import json
 import re
 
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 
 import retrace_sde as rt
 from retrace_sde.app.work import PYTHON_WORDS, _choice
 from retrace_sde.cli.main import main
+from retrace_sde.io.columns import read_times
 from retrace_sde.io.formats import frame_of_array
+from retrace_sde.io.tables import as_frame
 from retrace_sde.show.report import _environment
 from retrace_sde.show.wording import SETTING, in_words, reworded, speaking, worded
 
@@ -134,6 +137,8 @@ def test_python_never_speaks_in_flags(table):
         (["--slice", "slice", "--before", "1:2", "--before", "2:1"], "no order satisfies --before: slice '1'"),
         (["--slice", "slice", "--first", "1", "--position", "2=0"], "slices '2' (--position) and '1' (--first) cannot"),
         (["--slice", "slice", "--dt", "0"], "--dt must be a positive number"),
+        (["--slice", "slice", "--estimator", "mcem"], "use --estimator mle and sample_orders() (in Python)"),
+        (["--first", "zz"], "--first names column 'zz', which the table does not have"),
         (["--slice", "slice", "--schedule", "0,1"], "--schedule has 2 times, but there are 8 slices"),
         (["--slice", "slice", "--out", "o" * 300], "… cannot be the name of the results (File name too long): choose another with --out"),
     ],
@@ -153,6 +158,8 @@ def test_a_refusal_of_an_effect_names_the_option(table, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         tumour = CliRunner().invoke(main, [*given, "--drift", "tumour"])
+        back = CliRunner().invoke(main, [*given, "--horizon", "-1"])
+    assert "Invalid value for '--horizon': -1.0 is not in the range x>0" in back.output
     assert "--drift tumour describes one variable, a volume; got 3 variables" in tumour.output
     assert "keep the volume alone (--variables)" in tumour.output
 
@@ -164,3 +171,12 @@ def test_a_file_that_is_no_saved_fit_is_named_with_its_option(table, tmp_path):
         patch.chdir(tmp_path)
         ran = CliRunner().invoke(main, given)
     assert "--fitted: t.csv is damaged, or was not written by `retrace fit`: it is no npz file" in ran.output  # fmt: skip
+
+
+def test_the_unit_of_dates_has_the_name_of_the_interface():
+    days = pd.DataFrame({"who": [1, 1, 2, 2], "day": ["2024-01-01", "2024-01-03"] * 2})
+    _, (said,) = read_times(as_frame(days), "day")
+    assert "for another unit give time_unit=)" in said
+    assert "time_unit= (in Python)" in in_words(_choice, PYTHON_WORDS)(said)
+    with speaking(in_words(lambda name, value: "--time-unit" if name == "time_unit" else None, {})):
+        assert "for another unit give --time-unit)" in worded(said)

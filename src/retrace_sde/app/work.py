@@ -154,6 +154,7 @@ VALUES = {
 
 PYTHON_WORDS = {
     "share=True": "share.html",
+    "time_unit=": "time_unit= (in Python)",
     "Knowledge(first=…, precedences=…)": "“First slice”",
     "(large=True)": "(in Python, read_table(…, large=True); in a command, --large)",
 }

@@ -102,7 +102,7 @@ def check_settings(given: Mapping[str, Any]) -> None:
     refused = {
         "the score of order=ScoreOrder(…) must be 'gaussian' with observation_noise: only S − R corrects for it.":
             noisy and not gaussian,
-        f"estimator={estimator!r} needs a linear or affine drift; use 'mle'.":
+        f"estimator={estimator!r} needs a linear or affine drift; use estimator='mle'.":
             curved and estimator in ("exact", "em"),
         nonlinear("observation_noise", drift): curved and noisy,
         "order='score' is the paper's algorithm for one shared permutation; use order='likelihood' with "
@@ -114,7 +114,7 @@ def check_settings(given: Mapping[str, Any]) -> None:
             given["common_shocks"] is True and (by_score or curved),
         f"subjects={subjects!r} is fitted along the best order of each subject, which estimator='mcem' averages over: use "
         "estimator='auto', or subjects='alike'.": by_subject and estimator == "mcem",
-        "estimator='mcem' averages over independent orders; with permutation='shared' use 'mle' and sample_orders().":
+        "estimator='mcem' averages over independent orders; with permutation='shared' use estimator='mle' and sample_orders().":
             shared and estimator == "mcem",
     }  # fmt: skip
     _refuse(refused)

@@ -165,7 +165,7 @@ def read_times(
 
 def _said(name: str, unit: str | None, what: str, since: str) -> str:
     """The unit of A and H is never chosen in silence."""
-    chosen = "as asked for" if unit else "for another unit give time_unit, --time-unit"
+    chosen = "as asked for" if unit else "for another unit give time_unit="
     return f"{what} column {name!r} count in {unit or 'days'}{since} ({chosen})"
 
 

@@ -128,7 +128,7 @@ def by_marks(knowledge: Knowledge, frame: nw.DataFrame[Any], panel: Any) -> Know
             continue
         if column not in frame.columns:
             raise ValueError(
-                f"{name} of rows with orders of their own is a column that marks them; the table has no column {column!r}."
+                f"{name} names column {column!r}, which the table does not have: of rows with orders of their own it is a column that marks them."
             )
         marked = _marked(frame[column].to_list(), column)
         there = (panel.rows >= 0) & marked[panel.rows]

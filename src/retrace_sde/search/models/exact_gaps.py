@@ -57,7 +57,7 @@ def exact_fit(problem: Problem, found: Fit, *, free: bool) -> Fit:
     if not found.gaps.shared:
         raise ValueError(
             "estimator='exact' needs gaps that all trajectories have in common; with times of each "
-            "trajectory's own use 'mle'."
+            "trajectory's own use estimator='mle'."
         )
     data, dt = problem.data, problem.dt
     gaps = found.gaps.along(data.shape[1])
