@@ -228,3 +228,32 @@ def test_assumptions_are_told_and_treatments_never_given_refused(tmp_path: Any) 
     for label in ("Sensitivity", "Estimand", "Assumes"):
         assert f"\n{label} " in text
     assert "score test, p = " in text
+
+
+def test_columns_that_a_fit_leaves_out_are_left_out_and_named(tmp_path: Any) -> None:
+    """A constant column ended the command, and a clock had an effect."""
+    cohort = simulate_cohort(30, random_state=5)
+    X, u, (n, T) = cohort.observed, cohort.covariates, cohort.observed.shape[:2]
+    frame = pd.DataFrame({
+        "id": np.repeat(np.arange(n), T), "visit": np.tile(np.arange(T), n), "volume": X.ravel(), "chemo": u[:, :T, 0].ravel(),
+        "radio": u[:, :T, 1].ravel(), "height": 7.0, "count": 1000 + np.tile(np.arange(T), n),
+        "arm": np.repeat(np.arange(n) % 2, T),
+    })  # fmt: skip
+    file = tmp_path / "t.csv"
+    frame.to_csv(file, index=False)
+    columns = ["--subject", "id", "--slice", "visit", "--dt", "0.25", "--draws", "20", "--json"]
+    for given in (["--treatment", "chemo,radio"], ["--arm", "arm", "--control", "0"]):
+        if given[0] == "--arm":
+            frame.drop(columns=["chemo", "radio"]).to_csv(file, index=False)
+        run = _run(str(file), *columns, *given, "--both-directions")
+        assert run.exit_code == 0, run.output
+        answer = json.loads(run.stdout)
+        assert answer["outcomes"] == ["volume"]
+        assert any(
+            "constant within every subject: " in n and "'height'" in n for n in answer["notes"]
+        )
+        assert any("'count' looks like a clock" in each for each in answer["notes"])
+    frame[["id", "visit", "count", "arm"]].to_csv(file, index=False)
+    run = _run(str(file), *columns, "--arm", "arm", "--control", "0")
+    assert run.exit_code == 2
+    assert "no variable has dynamics of its own" in run.output

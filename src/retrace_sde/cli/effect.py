@@ -21,7 +21,6 @@ from retrace_sde.cli.common import (
     json_option,
     listed,
     missing_covariates_option,
-    notes_of,
     numbers,
     one_table_options,
     seed_option,
@@ -35,7 +34,7 @@ from retrace_sde.io.deferred import pd
 from retrace_sde.panel.inputs import filled_inputs
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
-from retrace_sde.panel.validation import ReTraceWarning
+from retrace_sde.panel.validation import ReTraceWarning, check_panel
 
 SUBJECT_KINDS = ("auto", "alike", "levels", "fixed")
 """Ways in which subjects may differ that go by a name."""
@@ -105,7 +104,7 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
         job = TableJob.of(file, "effects", optional=True, **given)
         frame, roles = job.frame, job.roles
         roles["covariates"] = columns_of(treatment, frame) or None
-        panels = _panels(frame, roles, arm)
+        panels, notes = _panels(job, arm)
         if affine_in_state(effect_drift(drift, next(iter(panels.values())).names)):
             panels = {name: _with_missed_visits(panel, dt) for name, panel in panels.items()}
         if arm is not None:
@@ -138,9 +137,9 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
     idle = _not_used(given, known=orders is not None, both=both_directions)
     summary = _summary(file, model, answers, asked, ids) | assumed
     told = [*idle, *cautions]
-    summary |= {"notes": notes_of(frame), "warnings": told}
+    summary |= {"notes": notes, "warnings": told}
     summary["files"] = [] if job.out is None else [str(job.out)]
-    lines = [*_lines(summary, answers, model), *job.lines([*summary["cautions"], *told])]
+    lines = [*_lines(summary, answers, model), *job.lines([*summary["cautions"], *told], notes)]
     give(summary, lines, as_json=as_json)
 
 
@@ -170,24 +169,29 @@ def _subjects(asked: str, drift: str, panels: dict[str, Panel]) -> Any:
     return tuple(names.index(each) for each in chosen)
 
 
-def _panels(frame: pd.DataFrame, roles: dict[str, Any], arm: str | None) -> dict[str, Panel]:
-    if arm is None:
-        return {"": Panel.from_frame(frame, **roles)}
-    if arm not in frame.columns:
+def _panels(job: TableJob, arm: str | None) -> tuple[dict[str, Panel], list[str]]:
+    """A panel, or that of each arm; and notes: where no variables were chosen, those that a fit leaves out are left out, too."""
+    frame, roles = job.frame, job.roles
+    if arm is not None and arm not in frame.columns:
         raise ValueError(f"--arm {arm!r} is not a column of the table.")
+    whole = Panel.from_frame(frame if arm is None else frame.drop(columns=arm), **roles)
+    notes = job.notes(whole)
+    if roles["variables"] is None:
+        ragged = whole.slices is None
+        idle = check_panel(whole, ragged=ragged, missing=True, missing_covariates=True, idle=False)
+        whole = whole.without(idle.left_out)
+        notes += [each.sentence for each in idle.left_out]
+    if arm is None:
+        return {"": whole}, notes
     several = frame.groupby(roles["subject"])[arm].nunique(dropna=False) > 1
     if several.any():
         raise ValueError(
             f"subject {several.idxmax()!r} is in several arms; use --treatment for treatment that changes."
         )
-    names = sorted(frame[arm].astype(str).unique())
-    if roles["variables"] is None:
-        taken = {arm, *(name for name in roles.values() if isinstance(name, str))}
-        numeric = frame.select_dtypes("number").columns
-        roles = {**roles, "variables": [name for name in numeric if name not in taken]}
+    arms, roles = frame[arm].astype(str), {**roles, "variables": list(whole.names)}
     return {
-        name: Panel.from_frame(frame[frame[arm].astype(str) == name], **roles) for name in names
-    }
+        name: Panel.from_frame(frame[arms == name], **roles) for name in sorted(arms.unique())
+    }, notes
 
 
 def _compared(

@@ -103,9 +103,9 @@ def forecast(file: Path, steps: int, level: float, dt: float | None, fitted: Pat
     lines = [
         ("Forecast", f"{size}; {len(table)} rows."),
         ("Direction", test.verdict),
-        *job.lines(cautions, panel),
+        *job.lines(cautions, job.notes(panel)),
     ]
-    give({**job.answer(cautions, panel), **answer}, lines, as_json=as_json)
+    give({**job.answer(cautions, job.notes(panel)), **answer}, lines, as_json=as_json)
 
 
 @click.command()
