@@ -257,3 +257,25 @@ def test_columns_that_a_fit_leaves_out_are_left_out_and_named(tmp_path: Any) -> 
     run = _run(str(file), *columns, "--arm", "arm", "--control", "0")
     assert run.exit_code == 2
     assert "no variable has dynamics of its own" in run.output
+
+
+def test_a_boolean_treatment_is_taken_and_text_is_refused_with_its_remedy(tmp_path: Any) -> None:
+    rng = np.random.default_rng(0)
+    n, T = 20, 6
+    u, x = rng.random((n, T)) < 0.5, [rng.normal(size=n)]
+    for t in range(T - 1):
+        x.append(0.5 * x[-1] + u[:, t] + 0.2 * rng.normal(size=n))
+    frame = pd.DataFrame({"id": np.repeat(np.arange(n), T), "day": np.tile(np.arange(T), n), "y": np.stack(x, axis=1).ravel(),
+                          "drug": u.ravel(), "male": np.repeat(np.arange(n) % 2 == 0, T)})  # fmt: skip
+    asked = ["--subject", "id", "--time", "day", "--treatment", "drug", "--draws", "20", "--json"]
+    answers = []
+    for column in (u.ravel(), u.ravel().astype(int)):
+        frame.assign(drug=column).to_csv(tmp_path / "t.csv", index=False)
+        run = _run(str(tmp_path / "t.csv"), *asked)
+        assert run.exit_code == 0, run.output
+        answers.append(json.loads(run.stdout))
+    assert answers[0]["ate"] == answers[1]["ate"]
+    note = "Left out, since boolean: 'male'; a treatment among them can be an input (--treatment)."
+    assert note in answers[0]["notes"]
+    frame.assign(drug=np.where(u.ravel(), "yes", "no")).to_csv(tmp_path / "t.csv", index=False)
+    assert "Write it as 0 and 1" in _run(str(tmp_path / "t.csv"), *asked).output

@@ -96,7 +96,8 @@ def test_variables_are_the_numeric_columns_that_change_within_subjects(table):
     ("column", "values", "words"),
     [
         ("a", pd.Categorical(["x", "y"] * 6), "column 'a' is categorical, not numeric"),
-        ("a", [True, False] * 6, "column 'a' is boolean, not numeric"),
+        ("a", [True, False] * 6, "column 'a' is boolean, .* name it as an input \\(covariates=\\), write it as 0 and 1"),
+        ("a", ["no", "yes"] * 6, "'no' in row 1 and 11 more cells. Write it as 0 and 1"),
         ("a", ["low"] + ["high"] * 11, "'low' in row 1 and 11 more cells"),
         ("a", [str(k) for k in range(12)], "numbers stored as text"),
         ("a", [1, "x"] * 6, "'x' in row 2"),
@@ -256,3 +257,30 @@ def test_decimals_are_numbers(kind, table):
 def test_a_unit_needs_times(table):
     with pytest.raises(ValueError, match="but no time"):
         rt.Panel.from_frame(table, subject="who", slice="plate", time_unit="days")
+
+
+def test_true_and_false_are_inputs_where_they_are_named(table):
+    given = np.arange(len(table)) % 2 == 1
+    asked = {"subject": "who", "slice": "plate", "variables": ["a", "b"], "covariates": "on"}
+    numbers = rt.Panel.from_frame(table.assign(on=given.astype(int)), **asked)
+    for column in (given, given.astype(object), pd.array(given, dtype="boolean")):
+        panel = rt.Panel.from_frame(table.assign(on=column), **asked)
+        np.testing.assert_array_equal(panel.covariates, numbers.covariates)
+    holes = given.astype(object)
+    holes[3] = None
+    panel = rt.Panel.from_frame(table.assign(on=holes), **asked)
+    assert np.isnan(panel.covariates).sum() == 1 + np.isnan(numbers.covariates).sum()
+    left = rt.Panel.from_frame(table.assign(on=given, sex="f"), subject="who", slice="plate")
+    assert left.notes[:2] == (
+        "left out, since boolean: 'on'; a treatment among them can be an input (covariates=)",
+        "left out, since not numeric: 'sex'",
+    )
+
+
+def test_arrays_of_true_and_false_are_inputs():
+    X = np.random.default_rng(0).normal(size=(20, 6, 1))
+    on = np.random.default_rng(1).random((20, 6, 1)) < 0.5
+    found = [
+        rt.ReTrace(random_state=0).fit(X, covariates=u).inputs_ for u in (on, on.astype(float))
+    ]
+    np.testing.assert_array_equal(*found)

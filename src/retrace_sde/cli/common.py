@@ -136,6 +136,8 @@ def _flag(name: str, value: str | None) -> str | None:
     `retrace diagnose` speaks of the fit that comes next; commands that fit by default settings name `retrace fit`, which has the others.
     """
     context = click.get_current_context(silent=True)
+    if name == "covariates" and context is not None and context.info_name == "effect":
+        name = "treatment"
     flag = f"--{FLAGS.get(name, name).replace('_', '-')}"
     commands = {} if context is None else {"": context.command}
     if context is not None and context.info_name in ("diagnose", "forecast", "audit"):
@@ -321,7 +323,7 @@ def table_options(command: Command) -> Command:
         click.option("--variables", multiple=True, metavar="COL[,COL…]",
                      help="Numeric columns to analyse [default: all that vary]."),
         click.option("--covariates", multiple=True, metavar="COL[,COL…]",
-                     help="Numeric columns that act as inputs from their row to the next: treatment, dose."),
+                     help="Columns of numbers, or true and false, that act as inputs from their row to the next: treatment, dose."),
         click.option("--group", metavar="COL",
                      help="Column with each subject's group (litter, centre): subjects of one group may be alike in any way."),
         click.option("--large", is_flag=True,

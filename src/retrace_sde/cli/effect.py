@@ -46,7 +46,7 @@ MOST_MISSED = 4
 @click.command()
 @table_options
 @click.option("--treatment", multiple=True, metavar="COL[,COL…]",
-              help="Numeric columns with the treatment from a row's visit to the next.")  # fmt: skip
+              help="Columns with the treatment from a row's visit to the next: numbers, or true and false.")  # fmt: skip
 @click.option(
     "--arm", metavar="COL", help="Column with the arm of a subject, instead of --treatment."
 )

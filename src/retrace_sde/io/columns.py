@@ -69,9 +69,21 @@ def is_numeric(column: Column) -> bool:
     return bool(cells) and all(isinstance(cell, Decimal) for cell in cells)
 
 
-def numbers(frame: nw.DataFrame[Any], names: Sequence[str]) -> dict[str, Array]:
-    """Numeric columns as float64, missing values as NaN; anything else is refused by name."""
-    found = {name: _values(frame[name], name) for name in names}
+def is_boolean(column: Column) -> bool:
+    """True and false, also beside empty cells, where pandas keeps them as objects."""
+    if column.dtype != nw.Object:
+        return column.dtype == nw.Boolean
+    if holds_groups(column):
+        return False
+    cells = [cell for cell in column.to_list() if not pd.isna(cell)]
+    return bool(cells) and all(isinstance(cell, bool | np.bool_) for cell in cells)
+
+
+def numbers(
+    frame: nw.DataFrame[Any], names: Sequence[str], *, switches: bool = False
+) -> dict[str, Array]:
+    """Numeric columns as float64, missing values as NaN; anything else is refused by name. `switches`: true and false count as 1 and 0."""
+    found = {name: _values(frame[name], name, switches=switches) for name in names}
     infinite = {name: np.flatnonzero(np.isinf(values)) for name, values in found.items()}
     where = [f"{name!r} (row {rows[0] + 1})" for name, rows in infinite.items() if len(rows)]
     if where:
@@ -88,8 +100,8 @@ def numbers(frame: nw.DataFrame[Any], names: Sequence[str]) -> dict[str, Array]:
     return found
 
 
-def _values(column: Column, name: str) -> Array:
-    if not is_numeric(column):
+def _values(column: Column, name: str, *, switches: bool) -> Array:
+    if not (is_numeric(column) or (switches and is_boolean(column))):
         raise ValueError(_not_numeric(column, name))
     if column.dtype == nw.Object:
         cells = [np.nan if pd.isna(cell) else float(cell) for cell in column.to_list()]
@@ -114,6 +126,11 @@ def refuse_typing_errors(column: Column, name: str) -> None:
 
 def _not_numeric(column: Column, name: str) -> str:
     kind = str(column.dtype).split("(")[0].lower()
+    if is_boolean(column):
+        return (
+            f"column {name!r} is boolean, no variable with dynamics: name it as an input (covariates=), write it as 0 and 1, or "
+            "leave it out (use variables= to choose)."
+        )
     if kind not in ("string", "object"):
         return (
             f"column {name!r} is {kind}, not numeric: encode it as numbers or leave it out "
@@ -124,10 +141,12 @@ def _not_numeric(column: Column, name: str) -> str:
     if not wrong.any():
         return f"column {name!r} holds numbers stored as text, or too large for a number: convert it, or leave it out."
     row, count = int(np.argmax(wrong)), int(wrong.sum())
+    two = wrong.sum() == cells.notna().sum() and cells.nunique() == 2
+    remedy = "Write it as 0 and 1" if two else "Correct them, encode the column as numbers"
     return (
         f"column {name!r} holds text, not numbers: {cells[row]!r:.40} in row {row + 1}"
         + (f" and {count - 1} more cells" if count > 1 else "")
-        + ". Correct them, encode the column as numbers, or leave it out."
+        + f". {remedy}, or leave it out."
     )
 
 

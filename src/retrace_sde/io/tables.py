@@ -19,6 +19,7 @@ import numpy as np
 
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.columns import (
+    is_boolean,
     is_numeric,
     numbers,
     read_times,
@@ -104,7 +105,7 @@ def lay_out(
         rows, ids = rows[seen.any(axis=1)], tuple(_where(ids, seen.any(axis=1)))
         groups = None if groups is None else tuple(_where(groups, seen.any(axis=1)))
     lengths = (rows >= 0).sum(axis=1) if slices is None else None
-    inputs = numbers(frame, extra)
+    inputs = numbers(frame, extra, switches=True)
     u = np.column_stack([inputs[name] for name in extra]) if extra else None
     times = None
     if stamps is not None:
@@ -294,6 +295,12 @@ def _variables(
         if still
         else []
     )
+    switches = [name for name in text if is_boolean(frame[name])]
+    text = [name for name in text if name not in switches]
+    if switches:
+        left_out.append(
+            f"left out, since boolean: {shown(switches)}; a treatment among them can be an input (covariates=)"
+        )
     left_out += [f"left out, since not numeric: {shown(text)}"] if text else []
     if not columns:
         reasons = f" ({'; '.join(left_out)})" if left_out else ""

@@ -246,7 +246,7 @@ class Panel:
         time_unit : str, optional
             Unit of dates (days).
         covariates : str or sequence of str, optional
-            Numeric columns that travel with their observation.
+            Columns of numbers, or of true and false (1 and 0), that travel with their observation.
         group : str, optional
             Column with a label (litter, centre) of each subject: subjects that share one may be alike in any way.
         dt : float, optional

@@ -130,7 +130,10 @@ def _check_inputs(
     given: Any, panel: Panel, shape: tuple[int, int], n_jobs: int | None, *, missing: bool
 ) -> Any:
     """Covariates of numbers, one row per observation; those that are constant within every trajectory are filled in."""
-    u = _check_kind(_as_array(given, "covariates"), "covariates")
+    u = _as_array(given, "covariates")
+    if getattr(getattr(u, "dtype", None), "kind", "") == "b":  # a treatment that was given or not
+        u = np.asarray(u, dtype=np.float64)
+    u = _check_kind(u, "covariates")
     if len(u.shape) != 3 or tuple(u.shape[:2]) != shape:
         raise ValueError(
             f"covariates must have shape ({shape[0]}, {shape[1]}, k), one row per observation of X; "
