@@ -176,7 +176,7 @@ class Recovery:
         Parameters
         ----------
         steps : int
-            Observations ahead, dt apart.
+            Observations ahead, dt apart, under covariates as they were last.
         gaps : array, optional
             As many times between them, where they are not dt apart.
         level : float

@@ -71,6 +71,19 @@ def test_a_forecast_of_dated_subjects_says_where_its_times_count_from(tmp_path):
     assert any("count in days since 2021-03-15" in each for each in notes)
 
 
+def test_a_forecast_says_once_that_inputs_are_held(tmp_path):
+    data, _, _ = table(30, 1)
+    given = np.random.default_rng(0).integers(0, 2, len(data))
+    data.assign(dose=given).to_csv(tmp_path / "t.csv", index=False)
+    words = ("forecast", tmp_path / "t.csv", "--subject", "who", "--slice", "plate", "--dt", 0.05, "--steps", 1)  # fmt: skip
+    note = "Inputs (--covariates) are held at their last values"
+    ahead = ("--force", "--out", tmp_path / "a.csv")
+    assert run(*words, *ahead, "--covariates", "dose").count(note) == 1
+    asked = run(*words, *ahead, "--covariates", "dose", "--json")
+    assert sum(note in each for each in json.loads(asked)["notes"]) == 1
+    assert note not in run(*words, *ahead, "--variables", "u,v")
+
+
 def test_new_subjects_are_placed_and_forecast_by_a_saved_fit(tmp_path, saved):
     data, letters, _X = table(9, 7, first=100)
     data.to_csv(tmp_path / "new.csv", index=False)

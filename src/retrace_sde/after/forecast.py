@@ -45,7 +45,7 @@ HIDDEN_SHARE = 0.05
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """Means and intervals (n, steps, d) at `times` (steps,), or (n, steps), that hold with probability `level`.
+    """Means and intervals (n, steps, d) at `times` (steps,), or (n, steps), that hold with probability `level`. Inputs are held at their last values.
 
     `widened` (steps, d): how many times longer the intervals are than the model of independent trajectories alone would make them. `average` (3, steps, d): the mean
     over trajectories with its interval (mean, low, high), where they share shocks; their sum is n times that. Elsewhere None: the

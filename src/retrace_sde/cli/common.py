@@ -438,20 +438,17 @@ class TableJob:
             with whole_or_nothing(self.out.absolute().parent) as folder:
                 write_table(table, folder / self.out.name, safe=self.safe, written=self.form)
 
-    def notes(self, panel: Any = None) -> list[str]:
-        """How FILE was read, and of a panel of it what its columns were taken for."""
-        from retrace_sde.io.answers import table_notes
-
-        return notes_of(self.frame) if panel is None else table_notes(panel)
-
-    def answer(self, cautions: list[str], notes: list[str]) -> dict[str, Any]:
-        """What every such command says: the file, notes and cautions."""
+    def answer(self, cautions: list[str], notes: list[str] | None = None) -> dict[str, Any]:
+        """What every such command says: the file, notes (None: how FILE was read) and cautions."""
+        notes = notes_of(self.frame) if notes is None else notes
         warnings = [each.replace(*SUSPECTS_OF_FIT) for each in cautions]
         return {"file": str(self.out), "notes": notes, "warnings": warnings}
 
-    def lines(self, cautions: list[str], notes: list[str]) -> Iterator[tuple[str, str]]:
+    def lines(
+        self, cautions: list[str], notes: list[str] | None = None
+    ) -> Iterator[tuple[str, str]]:
         """The same in words, after the command's own."""
-        yield from (("Note", text) for text in notes)
+        yield from (("Note", text) for text in (notes_of(self.frame) if notes is None else notes))
         yield from (("Caution", text.replace(*SUSPECTS_OF_FIT)) for text in cautions)
         if self.out is not None:
             yield "Replaced" if self.replaced else "Written", str(self.out)

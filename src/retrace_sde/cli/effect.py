@@ -29,6 +29,7 @@ from retrace_sde.cli.common import (
 )
 from retrace_sde.effects.missing_values import affine_in_state
 from retrace_sde.effects.treatment import TreatmentEffect, effect_drift
+from retrace_sde.io.answers import table_notes
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.deferred import pd
 from retrace_sde.panel.inputs import filled_inputs
@@ -175,7 +176,7 @@ def _panels(job: TableJob, arm: str | None) -> tuple[dict[str, Panel], list[str]
     if arm is not None and arm not in frame.columns:
         raise ValueError(f"--arm {arm!r} is not a column of the table.")
     whole = Panel.from_frame(frame if arm is None else frame.drop(columns=arm), **roles)
-    notes = job.notes(whole)
+    notes = table_notes(whole)
     if roles["variables"] is None:
         ragged = whole.slices is None
         idle = check_panel(whole, ragged=ragged, missing=True, missing_covariates=True, idle=False)

@@ -20,12 +20,15 @@ from retrace_sde.cli.common import (
     table_options,
     working,
 )
-from retrace_sde.io.answers import certainties, forecast_columns, positions, to_rows
+from retrace_sde.io.answers import certainties, forecast_columns, positions, table_notes, to_rows
 from retrace_sde.io.arrays import Array
 from retrace_sde.io.deferred import pd
 from retrace_sde.recovery import recover
 from retrace_sde.result import ReTraceResult
 from retrace_sde.retrace import ReTrace
+
+HELD = "Inputs (covariates=) are held at their last values over all steps."
+"""Said of forecasts under inputs, which nobody knows ahead."""
 
 
 def saved_model(path: Path, roles: dict[str, Any]) -> tuple[ReTrace, dict[str, Any]]:
@@ -99,13 +102,14 @@ def forecast(file: Path, steps: int, level: float, dt: float | None, fitted: Pat
         job.write(table)
     test, subjects = model.direction_, table.iloc[:, 0].nunique()
     answer = {"subjects": subjects, "steps": steps, "level": level, "direction": test.verdict}
+    notes = [*table_notes(panel), *([HELD] if model.result_.inputs is not None else [])]
     size = f"{steps} step{'s' * (steps > 1)} ahead of {subjects} subjects, {level:.0%} intervals"
     lines = [
         ("Forecast", f"{size}; {len(table)} rows."),
         ("Direction", test.verdict),
-        *job.lines(cautions, job.notes(panel)),
+        *job.lines(cautions, notes),
     ]
-    give({**job.answer(cautions, job.notes(panel)), **answer}, lines, as_json=as_json)
+    give({**job.answer(cautions, notes), **answer}, lines, as_json=as_json)
 
 
 @click.command()
