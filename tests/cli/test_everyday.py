@@ -183,7 +183,9 @@ def test_a_column_marks_the_first_visit_of_orders_of_their_own(stationary, tmp_p
     )
     assert "row 1 holds" in refused(file, *options, "--first", "id")
     assert "need --slice" in refused(file, *options, "--before", "b:d")
-    assert "no column 'base'" in refused(file, *options, "--first", "base")
+    assert "--first names column 'base', which the table does not have" in refused(
+        file, *options, "--first", "base"
+    )
 
 
 def test_times_known_of_some_slices_are_used_and_what_they_changed_is_said(stationary, tmp_path):
