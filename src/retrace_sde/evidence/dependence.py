@@ -137,9 +137,10 @@ def dependence_of(found: Cleared, n: int, groups: Indices | None = None) -> Depe
         e, scores = _group_means(e, groups), _group_scores(scores, groups)
     m, S, _ = e.shape
     if m < MIN_TESTED_TRAJECTORIES or S < MIN_TESTED_SLICES - 1:
-        what = "trajectories" if groups is None else "groups"
-        few = f"{m} {what}" if m < MIN_TESTED_TRAJECTORIES else f"{S + 1} slices"
-        return not_tested(f"{few} are too few")
+        if m >= MIN_TESTED_TRAJECTORIES:
+            return not_tested(f"{S + 1} slices are too few")
+        one, more = ("trajectory", "trajectories") if groups is None else ("group", "groups")
+        return not_tested(f"1 {one} is too few" if m == 1 else f"{m} {more} are too few")
     share = common_share(e, power)
     p = cd_p_value(scores, shrunk)
     lm = lm_p_value(e)
