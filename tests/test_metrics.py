@@ -9,7 +9,6 @@ from scipy.stats import kendalltau
 
 from retrace_sde import metrics
 from retrace_sde.metrics import kendall_tau, mean_absolute_error, neighbour_share, order_accuracy
-from retrace_sde.orders import kendall
 
 
 def random_orders(n: int, T: int, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -50,7 +49,7 @@ def test_tau_over_all_permutations_counts_the_pairs_in_the_wrong_order() -> None
 def test_blocks_do_not_change_tau(monkeypatch: pytest.MonkeyPatch) -> None:
     true, estimated = random_orders(23, 12, seed=0)
     whole = kendall_tau(true, estimated)
-    monkeypatch.setattr(kendall, "BLOCK", 60)  # five trajectories at once, three left over
+    monkeypatch.setattr(metrics, "_BLOCK", 60)  # five trajectories at once, three left over
     assert kendall_tau(true, estimated) == pytest.approx(whole, abs=1e-15)
 
 
@@ -161,4 +160,4 @@ def test_tau_of_many_orders_at_once_is_that_of_each():
     )
     many = rng.permuted(many, axis=2)
     each = [kendall_tau(one, order) for order in many]
-    np.testing.assert_allclose(kendall.taus(one, many.astype(np.int16)), each)
+    np.testing.assert_allclose(metrics.kendall_taus(one, many.astype(np.int16)), each)

@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from retrace_sde.orders.kendall import positions_along, row_taus
+_BLOCK = 2**20  # entries handled at once: tens of MB of temporaries, whatever n is
 
 
 def order_accuracy(true: ArrayLike, estimated: ArrayLike, *, up_to_reversal: bool = False) -> float:
@@ -57,8 +57,35 @@ def kendall_tau(true: ArrayLike, estimated: ArrayLike, *, up_to_reversal: bool =
     >>> rt.metrics.kendall_tau([0, 1, 2, 3], [3, 2, 1, 0])
     -1.0
     """
-    tau = row_taus(*_orders(true, estimated))
+    tau = _taus(*_orders(true, estimated))
     return float(np.mean(np.abs(tau) if up_to_reversal else tau))
+
+
+def kendall_taus(order: ArrayLike, draws: ArrayLike) -> NDArray[np.float64]:
+    """`kendall_tau` of an order with each of many, such as draws from a posterior, at once.
+
+    Parameters
+    ----------
+    order : array (T,) or (n, T)
+        What all are compared with.
+    draws : array (R, T) or (R, n, T)
+        As many orders as there are, of the shape of `order`.
+
+    Returns
+    -------
+    array (R,)
+        Of orders of single trajectories the mean over these.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> rt.metrics.kendall_taus([0, 1, 2], [[0, 1, 2], [2, 1, 0]]).tolist()
+    [1.0, -1.0]
+    """
+    many = np.asarray(draws).astype(np.intp)
+    against = np.broadcast_to(np.asarray(order, dtype=np.intp), many.shape)
+    rows = (each.reshape(-1, many.shape[-1]) for each in (against, many))
+    return np.asarray(_taus(*rows).reshape(len(many), -1).mean(axis=1))
 
 
 def neighbour_share(true: ArrayLike, estimated: ArrayLike, *, directed: bool = False) -> float:
@@ -77,7 +104,7 @@ def neighbour_share(true: ArrayLike, estimated: ArrayLike, *, directed: bool = F
     >>> rt.metrics.neighbour_share([0, 1, 2, 3, 4], [3, 4, 0, 1, 2])  # one cut
     0.75
     """
-    steps = np.diff(positions_along(*_orders(true, estimated)), axis=-1)
+    steps = np.diff(_estimated_positions(*_orders(true, estimated)), axis=-1)
     return float(np.mean((steps if directed else np.abs(steps)) == 1))
 
 
@@ -205,3 +232,43 @@ def _difference(true: ArrayLike, estimated: ArrayLike) -> NDArray[np.float64]:
     if a.shape != b.shape or a.size == 0:
         raise ValueError(f"two arrays of the same shape are needed, got {a.shape} and {b.shape}")
     return b - a
+
+
+def _taus(a: NDArray[np.intp], b: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Of each pair of rows."""
+    positions = np.atleast_2d(_estimated_positions(a, b))
+    n, T = positions.shape
+    step = max(1, _BLOCK // T)
+    wrong = np.concatenate([_inversions(positions[i : i + step]) for i in range(0, n, step)])
+    return 1.0 - 4.0 * wrong / (T * (T - 1))
+
+
+def _estimated_positions(a: NDArray[np.intp], b: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Where the estimate b puts the slices, listed in their true order a."""
+    T = a.shape[-1]
+    if T < 2:
+        raise ValueError("at least two slices are needed to compare pairs of slices")
+    position = np.empty_like(b)
+    np.put_along_axis(position, b, np.broadcast_to(np.arange(T), b.shape), axis=-1)
+    return np.take_along_axis(position, a, axis=-1)
+
+
+def _inversions(p: NDArray[np.intp]) -> NDArray[np.int64]:
+    """Inverted pairs in each row of permutations (n, T), O(T log T) a row.
+
+    Halve the range of values again and again, keeping the order inside each half: a pair is
+    inverted at the one level where its larger value, in the upper half, stands first.
+    """
+    n, T = p.shape
+    size = 1 << (T - 1).bit_length()
+    # Padding with the next larger values adds no inversion and makes all halves equal.
+    padding = np.broadcast_to(np.arange(T, size), (n, size - T))
+    v = np.concatenate([p, padding], axis=1, dtype=np.int32).reshape(n, 1, size)
+    total = np.zeros(n, dtype=np.int64)
+    while half := v.shape[-1] // 2:
+        upper = (v & half) != 0
+        ahead = np.cumsum(upper, axis=-1, dtype=np.int32) * ~upper
+        total += np.sum(ahead, axis=(1, 2), dtype=np.int64)
+        halves = [v[keep].reshape(n, -1, 1, half) for keep in (~upper, upper)]
+        v = np.concatenate(halves, axis=2).reshape(n, -1, half)
+    return total

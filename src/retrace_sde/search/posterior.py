@@ -11,9 +11,9 @@ from scipy.special import ndtri
 
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.io.deferred import optimize
+from retrace_sde.metrics import kendall_taus
 from retrace_sde.orders.draws import Chains, Draws, Stretch, random_states
 from retrace_sde.orders.folds import folded_orders
-from retrace_sde.orders.kendall import taus
 from retrace_sde.panel.blocks import evenly
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.progress import report, steps
@@ -115,7 +115,7 @@ class OrderPosterior:
 
     def along(self, order: Indices) -> NDArray[np.int16]:
         """The orders drawn, those that run against a shared order reversed."""
-        back = taus(order, self.samples) < 0
+        back = kendall_taus(order, self.samples) < 0
         return np.where(back[:, None], self.samples[:, ::-1], self.samples)
 
     def halved(self, other: OrderPosterior) -> OrderPosterior:
@@ -178,7 +178,7 @@ def _diagnosed(model: Model, law: Any, kept: NDArray[np.int16]) -> tuple[float, 
     few, rows = model.some(DIAGNOSED_TRAJECTORIES), evenly(n, DIAGNOSED_TRAJECTORIES)
     drawn = kept[:, rows].astype(np.intp).swapaxes(1, 2).reshape(C * R, len(rows), -1)
     values = [few.log_joint(each, law).sum() - few.prior_costs(each).sum() for each in drawn]
-    traces = np.stack([values, taus(drawn[0], drawn)], axis=1)
+    traces = np.stack([values, kendall_taus(drawn[0], drawn)], axis=1)
     return convergence(traces.reshape(C, R, 2))
 
 
@@ -196,7 +196,7 @@ def shared_posterior(
     records = np.stack(kept).astype(np.intp)
     merged = records.reshape(-1, T)
     costs = [orders.cost(each) for each in merged]
-    traces = np.stack([costs, taus(merged[0], merged)], axis=1)
+    traces = np.stack([costs, kendall_taus(merged[0], merged)], axis=1)
     probabilities = (positions / (samples * len(kept))).astype(np.float32)
     diagnosed = convergence(traces.reshape(len(kept), -1, 2))
     return OrderPosterior(probabilities, merged.astype(np.int16), *diagnosed)
