@@ -338,3 +338,10 @@ def test_wrong_knowledge_is_doubted_where_the_course_it_turns_round_looks_shared
 
     assert doubted(X[:, ::-1])
     assert not doubted(X)
+
+
+def test_deviations_are_independent_given_what_a_slice_shares() -> None:
+    found = direction_test(np.arange(2.0, 8.0), np.zeros(6), dimension=1)
+    assert "Trajectories are independent of one another." in found.assumptions
+    about = replace(found, deviations=True).assumptions
+    assert "Trajectories are independent of one another, given what is common to a slice." in about

@@ -524,7 +524,8 @@ def assumptions_of(test: DirectionTest) -> Iterator[str]:
     who = "Groups of trajectories are" if test.n_groups is not None else "Trajectories are"
     best = test.preferred
     free = () if best is None else best.free
-    common = ", given what is common to a slice" if "offsets" in free else ""
+    shared = test.deviations or "offsets" in free
+    common = ", given what is common to a slice" if shared else ""
     yield f"{who} independent of one another{common}."
     yield "The dynamics are the same at every step, and steps are equally long or their lengths known."
     if test.rests_on.get(Ground.MEANS, 0.0) > 0 and "offsets" not in free:
