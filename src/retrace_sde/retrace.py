@@ -21,7 +21,7 @@ from retrace_sde.estimator.assemble import (
     residuals_as_given,
 )
 from retrace_sde.estimator.checks import check_gaps, in_words
-from retrace_sde.estimator.common import lifted
+from retrace_sde.estimator.common import about_slices, lifted
 from retrace_sde.estimator.conventions import Estimator, check_is_fitted
 from retrace_sde.estimator.entry import Entry, entered, in_units
 from retrace_sde.estimator.fitted import Fitted, Memory
@@ -54,6 +54,7 @@ from retrace_sde.process.drift import Drift, has_state_space
 from retrace_sde.progress import PREPARING, Callback, cut_short, report, reporting
 from retrace_sde.result import ReTraceResult
 from retrace_sde.search.enumerated import OthersPosterior, tempered
+from retrace_sde.search.model import Fit
 from retrace_sde.search.plan import nonlinear, planned_with_missing
 from retrace_sde.search.posterior import OrderPosterior
 from retrace_sde.search.protocols import Model
@@ -296,6 +297,13 @@ class ReTrace(Fitted, Estimator):
         if linear and has_missing(data) and not model.states_hidden:
             model, found = planned_with_missing(model, outcome.found, outcome.initial)
             outcome = replace(outcome, found=found, law=found.law)
+        if memory.common is not None and has_missing(data):
+
+            def placed_anew(model: Model, found: Fit) -> Fit:
+                rng = np.random.default_rng(self.random_state)
+                return replace(found, order=order_others(model, outcome, rng))
+
+            model = about_slices(model, placed_anew(model, outcome.found), placed_anew)
         return whole, placed, model, outcome
 
     def _ordered(self, X: Any) -> tuple[Panel, RowPermutation, Model, Outcome, Indices]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,6 +48,9 @@ a twentieth of the fit."""
 
 PERSISTENCE_LEVEL = 0.01
 """Significance level of the test that shocks of successive steps are correlated."""
+
+SHIFT_ROUNDS, SHIFT, MAX_SHIFT = 10, 1e-2, 1.0
+"""Fits, at most, between which slice effects are estimated, their change, in standard deviations, at which that ends, and the largest change that is made."""
 
 OWN_ORDERS = "each trajectory has an order of its own, so that slices cannot be aligned (a schedule or known times would align them)"
 
@@ -164,6 +168,25 @@ def mean_path_of(panel: Panel, units: Units, drift: Drift) -> MeanPath:
     means = (slice_effects(panel.values) - units.centre) / units.scale
     inputs = None if u is None else slice_effects(u)
     return MeanPath(means, panel.values.shape[0], has_offset(drift), inputs)
+
+
+def about_slices(model: Model, found: Fit, again: Callable[[Model, Fit], Fit]) -> Model:
+    """Deviations from slice effects of maximum likelihood, where values are missing; `again` fits anew about these.
+
+    Where few values determine much, a law may be singular and the likelihood of law and effects has no maximum: each change must be smaller than the one before.
+    (Of 40 panels with n = 8, T = 6, d = 3 and .4 missing effects exceeded 3.5 standard deviations in 27, and 1000 in 17.)
+    """
+    most = MAX_SHIFT
+    for _ in range(SHIFT_ROUNDS):
+        shifts = model.slice_shifts(found)
+        if shifts is None or np.abs(shifts).max() >= most:
+            break
+        most = float(np.abs(shifts).max())
+        model = model.about_slices(shifts)
+        if most < SHIFT:
+            break
+        found = again(model, found)
+    return model
 
 
 def without_common_inputs(panel: Panel) -> Panel:
