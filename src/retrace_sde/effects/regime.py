@@ -72,7 +72,7 @@ def sigma_points(mean: Array, covariance: Array) -> Iterator[tuple[float, Array]
     if k == 0 or not covariance.any():
         yield 1.0, mean
         return
-    factor = np.linalg.cholesky(covariance) * np.sqrt(k)
+    factor = covariance_root(covariance) * np.sqrt(k)
     for j in range(k):
         for sign in (1.0, -1.0):
             yield 1 / (2 * k), mean + sign * factor[:, :, j].reshape(n, d, s)
@@ -236,7 +236,7 @@ class Regime:
             mean, spread = self.model.posterior(self.rows.draw(at), theta)
         if self.fit.columns:
             z = rng.standard_normal((len(mean), mean[0].size, 1))
-            mean = mean + (np.linalg.cholesky(spread) @ z).reshape(mean.shape)
+            mean = mean + (covariance_root(spread) @ z).reshape(mean.shape)
         return begin, self.own(mean, theta[:, : self.fit.coefficients.shape[1]])
 
     def moved(self, coefficients: Array) -> Regime:

@@ -6,6 +6,9 @@ with deviations B_j of each subject on a few features S (the growth rate: a rand
 out, between-subject variability of 5 % biases a pooled Gompertz rate by a third. Given an order everything
 follows from each subject's Gram matrix; given orders drawn from their posterior, from its average. All is
 maximum likelihood by EM; its limit is Gaussian deviations, and starts that do not depend on them.
+
+EM is that of expanded parameters (Liu, Rubin, Wu 1998): `vec B_j = L a_j`, a_j ~ N(0, Ψ), of which only Ω = L Ψ Lᵀ counts. The M-step is one
+regression on φ and `a_j ⊗ φ_S` for Θ and L, so that where Ω goes to zero it does so geometrically; plain EM takes steps of the order of Ω² there.
 """
 
 from __future__ import annotations
@@ -118,8 +121,8 @@ def fit_subjects(
 ) -> SubjectFit:
     """The mixed model from subjects' Gram matrices and the number of steps in all.
 
-    Features and steps are
-    brought to one size first: what an extrapolation is worth would depend on the units of variables and of time.
+    Features, and what a pooled fit leaves of the steps, are brought to one size first: what an extrapolation is worth, and when it
+    ends, would depend on the units of variables and of time.
 
     Parameters
     ----------
@@ -150,11 +153,24 @@ def fit_subjects(
     p, S = n_features, tuple(columns)
     if any(not 0 <= j < p for j in S) or len(set(S)) < len(S):
         raise ValueError(f"columns must be different features from 0 to {p - 1}; got {list(S)}.")
-    size = np.sqrt(grams.sum(axis=0).diagonal() / count)
-    size = np.where(size > 0, size, 1.0)
-    x, y = size[:p], size[p:]
+    total = grams.sum(axis=0)
+    x = np.sqrt(total.diagonal()[:p] / count)
+    x = np.where(x > 0, x, 1.0)
+    inner, cross = total[:p, :p] / np.outer(x, x), total[:p, p:] / x[:, None]
+    theta = np.linalg.solve(inner, cross).T
+    H = (total[p:, p:] - theta @ cross) / count
+    y = np.sqrt(np.maximum(H.diagonal(), 0.0))
+    y = np.where(y > 0, y, 1.0)
+    alike = _Point(theta / y[:, None], H / np.outer(y, y), np.zeros((0, 0)))
+    if not S:
+        none = np.zeros((len(grams), len(H), 0))
+        found = SubjectFit(
+            alike.theta, alike.H, (), alike.L, none, np.zeros((len(grams), 0, 0)), 0, True
+        )
+        return _scaled(found, x, y)
     start = None if begin is None else _scaled(begin, 1 / x, 1 / y)
-    return _scaled(_fitted(grams / np.outer(size, size), count, p, S, start), x, y)
+    size = np.concatenate([x, y])
+    return _scaled(_fitted(grams / np.outer(size, size), count, S, alike, start), x, y)
 
 
 def _scaled(fit: SubjectFit, x: Array, y: Array) -> SubjectFit:
@@ -173,42 +189,43 @@ def _scaled(fit: SubjectFit, x: Array, y: Array) -> SubjectFit:
 
 
 def _fitted(
-    grams: Array, count: float, n_features: int, columns: tuple[int, ...], begin: SubjectFit | None
+    grams: Array, count: float, columns: tuple[int, ...], alike: _Point, begin: SubjectFit | None
 ) -> SubjectFit:
-    """EM, extrapolated, in units in which features and steps are of one size."""
-    p, S = n_features, list(columns)
-    n, d = len(grams), grams.shape[1] - n_features
-    total = grams.sum(axis=0)
-    theta = np.linalg.solve(total[:p, :p], total[:p, p:]).T
-    residual = total[p:, p:] - theta @ total[:p, p:]
-    if not S:
-        none = np.zeros((n, d, 0))
-        return SubjectFit(
-            theta, residual / count, (), np.zeros((0, 0)), none, np.zeros((n, 0, 0)), 0, True
-        )
+    """EM, extrapolated, in units in which features and noise are of size one; from a fit of subjects alike, or an earlier one."""
+    S, error = list(columns), len(grams) / count
     if begin is None:
         # A tenth of the coefficient or, should that be nothing, its standard error in one subject.
-        error = residual.diagonal()[:, None] / count / (total[:p, :p].diagonal()[S] / n)[None]
-        point = _Point(
-            theta, residual / count, np.diag(((0.1 * theta[:, S]) ** 2 + 0.01 * error).ravel())
-        )
+        start = (0.1 * alike.theta[:, S]).ravel() ** 2
+        point = replace(alike, L=np.diag(np.sqrt(start + 0.01 * error)))
     else:
-        point = _Point(begin.coefficients, begin.diffusion, begin.between)
+        # From a variance of zero EM does not move.
+        omega = begin.between + 0.01 * error * np.eye(len(begin.between))
+        point = _Point.of(replace(begin, between=omega))
     steps, change = 0, np.inf
     while steps < MAX_EM_STEPS and change > EM_TOLERANCE:
-        # Two EM steps and one extrapolation along them (SQUAREM), kept if it is a possible point.
-        one = _em_step(grams, count, S, point)
-        two = _em_step(grams, count, S, one)
+        # Two EM steps and one extrapolation along them (SQUAREM), kept if it is at least as likely.
+        one, _ = _em_step(grams, count, S, point)
+        two, value = _em_step(grams, count, S, one)
         r, v = one.vector - point.vector, two.vector - 2 * one.vector + point.vector
-        change = two.distance(one)
+        change = float(np.abs(two.vector - one.vector).max())
         size = float(np.linalg.norm(v))
         length = min(-1.0, -float(np.linalg.norm(r)) / size if size > 0 else -1.0)
         far = point.moved(point.vector - 2 * length * r + length**2 * v)
-        point = _em_step(grams, count, S, far) if far.possible else two
+        point = two
+        if far.possible:
+            after, likely = _em_step(grams, count, S, far)
+            point = after if likely >= value else two
         steps += 3
     mean, covariance = _posterior(grams, S, point)
     return SubjectFit(
-        point.theta, point.H, tuple(S), point.omega, mean, covariance, steps, change <= EM_TOLERANCE
+        point.theta,
+        point.H,
+        columns,
+        point.L @ point.L.T,
+        mean,
+        covariance,
+        steps,
+        change <= EM_TOLERANCE,
     )
 
 
@@ -261,85 +278,97 @@ def _rates(grams: Array, coefficients: Array, diffusion: Array) -> Rates:
 
 @dataclass(frozen=True, eq=False)
 class _Point:
-    """The parameters of the mixed model; extrapolated in units of their own size."""
+    """The parameters of the mixed model: Θ, H, and a root L of Ω, which may be singular."""
 
     theta: Array
     H: Array
-    omega: Array
+    L: Array
+
+    @classmethod
+    def of(cls, fit: SubjectFit) -> _Point:
+        values, vectors = np.linalg.eigh(fit.between)
+        return cls(fit.coefficients, fit.diffusion, vectors * np.sqrt(np.maximum(values, 0.0)))
 
     @property
     def vector(self) -> Array:
-        return np.concatenate([self.theta.ravel(), self.H.ravel(), self.omega.ravel()])
+        return np.concatenate([self.theta.ravel(), self.H.ravel(), self.L.ravel()])
 
     def moved(self, vector: Array) -> _Point:
         a, b = self.theta.size, self.theta.size + self.H.size
         parts = vector[:a], vector[a:b], vector[b:]
-        shapes = self.theta.shape, self.H.shape, self.omega.shape
+        shapes = self.theta.shape, self.H.shape, self.L.shape
         return _Point(*(part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)))
 
     @property
     def possible(self) -> bool:
-        return all(
-            np.linalg.eigvalsh(S)[0] > 1e-9 * np.abs(S).max() > 0 for S in (self.H, self.omega)
-        )
+        return bool(np.linalg.eigvalsh(self.H)[0] > 1e-9 * np.abs(self.H).max() > 0)
 
-    def distance(self, other: _Point) -> float:
-        pairs = ((self.theta, other.theta), (self.H, other.H), (self.omega, other.omega))
-        return max(float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-300)) for a, b in pairs)
+
+@dataclass(frozen=True, eq=False)
+class _Standardised:
+    """Means (n, k) and covariances (n, k, k) of a_j, where `vec B_j = L a_j` and a_j ~ N(0, I), and each subject's log-likelihood ratio (n,) to a_j = 0."""
+
+    mean: Array
+    covariance: Array
+    gain: Array
+
+    @classmethod
+    def of(cls, grams: Array, S: list[int], at: _Point) -> _Standardised:
+        p, n, k = at.theta.shape[1], len(grams), len(at.L)
+        P = np.linalg.inv(at.H)
+        own = np.einsum("ef,nab->neafb", P, grams[:, S][:, :, S]).reshape(n, k, k)
+        left = grams[:, S, p:] - grams[:, S, :p] @ at.theta.T
+        score = np.einsum("ef,naf->nea", P, left).reshape(n, k) @ at.L
+        precision = np.eye(k) + at.L.T @ own @ at.L
+        covariance = np.linalg.inv(precision)
+        mean = (covariance @ score[:, :, None])[:, :, 0]
+        gain = 0.5 * ((mean * score).sum(axis=1) - np.linalg.slogdet(precision)[1])
+        return cls(mean, covariance, gain)
 
 
 def _posterior(grams: Array, S: list[int], at: _Point) -> tuple[Array, Array]:
     """Means (n, d, s) and covariances (n, d s, d s) of the subjects' deviations."""
-    d, p = at.theta.shape
-    n, s = len(grams), len(S)
-    P = np.linalg.inv(at.H)
-    own = grams[:, S][:, :, S]
-    precision = np.einsum("ef,nab->neafb", P, own).reshape(n, d * s, d * s)
-    covariance = np.linalg.inv(precision + np.linalg.inv(at.omega))
-    left = grams[:, S, p:] - grams[:, S, :p] @ at.theta.T
-    score = np.einsum("ef,naf->nea", P, left).reshape(n, d * s)
-    mean = (covariance @ score[:, :, None])[:, :, 0]
-    return mean.reshape(n, d, s), np.asarray(covariance)
+    found = _Standardised.of(grams, S, at)
+    mean = (found.mean @ at.L.T).reshape(len(grams), len(at.theta), len(S))
+    return mean, np.asarray(at.L @ found.covariance @ at.L.T)
 
 
-def _em_step(grams: Array, count: float, S: list[int], at: _Point) -> _Point:
-    d, p = at.theta.shape
-    n, s = len(grams), len(S)
-    mean, covariance = _posterior(grams, S, at)
-    flat = mean.reshape(n, d * s)
-    omega = flat.T @ flat / n + covariance.mean(axis=0)
-    taken = np.einsum("nea,nap->ep", mean, grams[:, S, :p])
-    total = grams.sum(axis=0)
-    theta = np.linalg.solve(total[:p, :p], (total[p:, :p] - taken).T).T
-    own = np.repeat(theta[None], n, axis=0)
-    own[:, :, S] += mean
-    cross = np.einsum("nep,npf->ef", own, grams[:, :p, p:])
-    square = np.einsum("nep,npq,nfq->ef", own, grams[:, :p, :p], own, optimize=True)
-    spread = np.einsum("neafb,nab->ef", covariance.reshape(n, d, s, d, s), grams[:, S][:, :, S])
-    H = (total[p:, p:] - cross - cross.T + square + spread) / count
-    return _Point(theta, (H + H.T) / 2, (omega + omega.T) / 2)
+def _em_step(grams: Array, count: float, S: list[int], at: _Point) -> tuple[_Point, float]:
+    """The next point, and the log-likelihood of this one."""
+    (d, p), k, s = at.theta.shape, len(at.L), len(S)
+    found, total = _Standardised.of(grams, S, at), grams.sum(axis=0)
+    second = found.covariance + found.mean[:, :, None] * found.mean[:, None, :]
+    # Regressors: φ, and a_l φ_S for each l.
+    across = np.einsum("nl,nax->lax", found.mean, grams[:, S]).reshape(k * s, -1)
+    within = np.einsum("nlm,nab->lamb", second, grams[:, S][:, :, S]).reshape(k * s, k * s)
+    inner = np.block([[total[:p, :p], across[:, :p].T], [across[:, :p], within]])
+    outer = np.concatenate([total[:p, p:], across[:, p:]])
+    both = np.linalg.solve(inner, outer)
+    H = (total[p:, p:] - outer.T @ both) / count
+    root = np.linalg.cholesky(second.mean(axis=0))
+    L = both[p:].reshape(k, s, d).transpose(2, 1, 0).reshape(k, k) @ root
+    value = _pooled(total, count, at.theta, at.H) + float(found.gain.sum())
+    return _Point(both[:p].T, (H + H.T) / 2, L), value
+
+
+def _pooled(total: Array, count: float, theta: Array, H: Array) -> float:
+    """`−½ N log|2πH| − ½ tr H⁻¹E`, with E the sum of squares of what Θ leaves."""
+    p = theta.shape[1]
+    E = total[p:, p:] - theta @ total[:p, p:] - (theta @ total[:p, p:]).T
+    E = E + theta @ total[:p, :p] @ theta.T
+    fit = count * np.linalg.slogdet(2 * np.pi * H)[1] + np.sum(np.linalg.inv(H) * E)
+    return -0.5 * float(fit)
 
 
 def log_likelihood(grams: Array, count: float, fit: SubjectFit) -> float:
     """Of all steps in units of √Δt, deviations integrated out; two fits to the same Gram matrices can be compared.
 
-    `−½ N log|2πH| − ½ Σ tr H⁻¹E_j + ½ Σ (v_jᵀ K_j⁻¹ v_j − log|Ω K_j|)` with `K_j = Ω⁻¹ + H⁻¹ ⊗ Σ φ_S φ_Sᵀ Δt`.
+    `−½ N log|2πH| − ½ Σ tr H⁻¹E_j + ½ Σ (m_jᵀ M_j m_j − log|M_j|)` with `M_j = I + Lᵀ(H⁻¹ ⊗ Σ φ_S φ_Sᵀ Δt)L` and `M_j m_j` the score of a_j.
     """
-    p = fit.coefficients.shape[1]
-    total, theta = grams.sum(axis=0), fit.coefficients
-    P = np.linalg.inv(fit.diffusion)
-    E = total[p:, p:] - theta @ total[:p, p:] - (theta @ total[:p, p:]).T
-    E = E + theta @ total[:p, :p] @ theta.T
-    value = -0.5 * (count * np.linalg.slogdet(2 * np.pi * fit.diffusion)[1] + np.sum(P * E))
-    mean, covariance = posterior_deviations(grams, fit)
-    flat = mean.reshape(len(grams), -1)
-    gain = np.einsum("na,nab,nb->", flat, np.linalg.inv(covariance), flat)
-    log_det = len(grams) * np.linalg.slogdet(fit.between)[1]
-    log_det -= np.linalg.slogdet(covariance)[1].sum()
-    return float(value + 0.5 * (gain - log_det))
+    pooled = _pooled(grams.sum(axis=0), count, fit.coefficients, fit.diffusion)
+    return pooled + float(_Standardised.of(grams, list(fit.columns), _Point.of(fit)).gain.sum())
 
 
 def posterior_deviations(grams: Array, fit: SubjectFit) -> tuple[Array, Array]:
     """Means and covariances of subjects' deviations under a fit's population, for other Gram matrices."""
-    at = _Point(fit.coefficients, fit.diffusion, fit.between)
-    return _posterior(grams, list(fit.columns), at)
+    return _posterior(grams, list(fit.columns), _Point.of(fit))
