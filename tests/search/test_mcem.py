@@ -20,7 +20,7 @@ from retrace_sde.metrics import kendall_tau, mean_absolute_error
 from retrace_sde.orders.costs import transition_costs
 from retrace_sde.orders.draws import Chains, Draws, Stretch
 from retrace_sde.orders.own import EulerLaw
-from retrace_sde.panel.blocks import Data, in_order
+from retrace_sde.panel.blocks import Data, evenly, in_order
 from retrace_sde.process.drift import Affine, Linear
 from retrace_sde.search.mcem import (
     MONTE_CARLO_TOLERANCE,
@@ -28,6 +28,7 @@ from retrace_sde.search.mcem import (
     _crossed,
     _mean,
     _squares,
+    average,
     bridge,
     floored_inverse,
     louis_covariance,
@@ -772,3 +773,25 @@ def test_many_trajectories_are_represented_by_some_where_all_would_cost_too_much
     ours, theirs = (_of_one_direction(each) for each in (some, whole))
     np.testing.assert_allclose(ours, theirs, rtol=0.5)
     assert some.sample_orders(draws=100).position_probabilities.shape == (100, 8, 8)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_parameters_found_on_some_trajectories_are_gone_on_from_on_all(turned, monkeypatch):
+    """The answer is that of all from the beginning, within Monte-Carlo error, in whichever direction orders were given, and its rounds saw all of them."""
+    _, X, order = shuffled(2, 8, 480, seed=3, dt=0.05)
+    problem, rng = problem_of(X, dt=0.05), np.random.default_rng
+    begin = problem.fit(order[:, ::-1] if turned else order)
+    whole = average(problem, begin, rng(1))
+    monkeypatch.setattr(EulerModel, "effort", EulerModel.effort._replace(bridged=60))
+    staged = average(problem, begin, rng(1))
+    assert len(staged.log_ratios) == 60
+    assert len(whole.log_ratios) == 480
+    for one, two in ((whole.run, staged.run), (whole.twin, staged.twin)):
+        assert two.sums.first_square.trace() == pytest.approx(
+            one.sums.first_square.trace(), rel=0.2
+        )
+    error = problem.known_order_errors(whole.run.sums, whole.run.law).drift
+    A, B = (each.run.law.step.coefficients for each in (whole, staged))
+    assert np.sqrt(np.mean(((A - B) / error) ** 2)) < 3 * np.sqrt(2) * MONTE_CARLO_TOLERANCE
+    few = average(problem.some(60), problem.some(60).fit(begin.order[evenly(480, 60)]), rng(1))
+    assert np.sqrt(np.mean(((A - few.run.law.step.coefficients) / error) ** 2)) > 1
