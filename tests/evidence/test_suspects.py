@@ -322,6 +322,16 @@ def test_the_trimmed_regression_is_least_squares_of_the_rows_that_it_keeps():
     np.testing.assert_allclose(S, np.cov((y[60:] - X @ least).T), atol=1e-3)
 
 
+def test_rows_that_have_nothing_to_be_compared_with_are_not_suspects():
+    """No row is complete, or none has a complete one two rows before it or earlier: regressions of no rows had covariances that are not numbers."""
+    z = panel(0, n=20, T=8)
+    none, last = z.copy(), z.copy()
+    none[:, np.arange(8), np.arange(8) % 3] = np.nan
+    last[:, :7, 0] = np.nan
+    times = np.broadcast_to(np.arange(8.0), z.shape[:2])
+    assert find_rows(none, times) == find_rows(last, times) == []
+
+
 @pytest.mark.parametrize("seed", [0, 3])
 def test_suspects_that_are_dropped_together_would_be_dropped_one_by_one(monkeypatch, seed):
     X = panel(seed, n=40, T=20)

@@ -20,7 +20,7 @@ from retrace_sde.evidence.suspects.confirmed import Place, Unlike, confirm, outl
 from retrace_sde.evidence.suspects.exchanged import Exchange, find_exchanges
 from retrace_sde.evidence.suspects.robust import NORMAL_MAD, median
 from retrace_sde.evidence.suspects.tail import EXCEEDED, Tail, joint_exponent
-from retrace_sde.evidence.suspects.two_sided import Sides, TwoSided, lengths
+from retrace_sde.evidence.suspects.two_sided import Sides, TwoSided, comparable, lengths
 from retrace_sde.io.arrays import Array, Indices, Mask
 
 DISCOVERY_RATE, CALL_ROUNDS = 0.01, 8
@@ -122,6 +122,9 @@ class _Search:
         x = self.kept
         for _ in range(CALL_ROUNDS):
             near = x if self.gross is None else np.where(self.gross, np.nan, x)
+            if not comparable(near):
+                self.judged = None
+                return
             self.law = TwoSided.of(near, self.times, many_wrong=self.gross is not None)
             self.sides = sides = self.law.sides(x, self.times, near)
             self.ends = sides.end if self.ends is None else self.ends
@@ -158,7 +161,8 @@ class _Search:
     def seen_from_both_sides(self, finds: list[Find]) -> list[Find]:
         """Those that have neighbours on both sides; of others those at a position with no more of them than there are elsewhere, or far from all other
         trajectories there: else the law is another one at the first or last position."""
-        assert self.ends is not None
+        if self.ends is None:  # no rows could be compared
+            return []
         ends = [bool(self.ends[e.trajectory, e.position]) for e in finds]
         inner = Counter(e.position for e, end in zip(finds, ends, strict=True) if not end)
         outer = Counter(e.position for e, end in zip(finds, ends, strict=True) if end)

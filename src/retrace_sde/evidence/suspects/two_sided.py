@@ -292,6 +292,16 @@ def _unseen_before(x: Array) -> int:
     return min(1 + int((~seen).sum()), x.shape[1])
 
 
+def comparable(x: Array) -> bool:
+    """Whether residuals of x (n, T, d) have a spread: in either direction two complete rows, whose variables were all seen two rows before or earlier."""
+    whole: Mask = np.asarray(~np.isnan(x).any(axis=2))
+    for way in (slice(None), slice(None, None, -1)):
+        seen: Mask = np.asarray(np.logical_or.accumulate(~np.isnan(x[:, way]), axis=1).all(axis=2))
+        if (whole[:, way][:, 2:] & seen[:, :-2]).sum() < 2:
+            return False
+    return True
+
+
 def _reversed(x: Array, times: Array) -> tuple[Array, Array]:
     return x[:, ::-1], -times[:, ::-1]
 
