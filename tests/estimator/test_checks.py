@@ -80,3 +80,17 @@ def test_a_polynomial_of_degree_one_is_affine_behind_noise(X):
     same = rt.ReTrace(drift=rt.drift.Polynomial(1), **options).fit(with_gap(X))
     assert np.array_equal(same.order_, affine.order_)
     assert np.array_equal(same.drift_, affine.drift_)
+
+
+@pytest.mark.parametrize("seed", [2, 5])
+def test_too_few_values_are_said_to_be_too_few(seed):
+    """Own orders of 6 subjects at 5 times, .4 of the values missing: variables were said to follow from the state, as if measured without noise."""
+    X = rt.simulate.random_irreversible_sde(3, random_state=seed).simulate(
+        6, 5, DT, random_state=seed
+    )
+    X[np.random.default_rng(seed).random(X.shape) < 0.4] = np.nan
+    X, _ = rt.simulate.shuffle(X, permutation="independent", random_state=seed)
+    sentence = refusal(X, permutation="independent", random_state=0)
+    share = f"with {np.isnan(X).mean():.0%} of the values missing"
+    for part in ("the likelihood has no maximum", share, "more trajectories"):
+        assert part in sentence

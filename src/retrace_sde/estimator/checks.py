@@ -327,19 +327,26 @@ def in_words(panel: Panel) -> Iterator[None]:
 
 
 def no_diffusion(panel: Panel, k: int | None = None) -> str:
-    """Why there is no H: variable k moves without noise, or (None) some are combinations of others up to rounding."""
+    """Why there is no H: variable k moves without noise, or (None) some are combinations of others up to rounding, or too few values are observed."""
     if k is not None:
         return (
             f"variable {panel.names[k]!r} has no measurable noise: it follows from the state before it up to rounding, so "
             "there is no diffusion to estimate, nor a direction of time that noise would show. Drop it, or give the data "
             "as they were measured."
         )
-    x = to_numpy(panel.values).reshape(-1, len(panel.names))
-    named, share = least_combination(x[~np.isnan(x).any(axis=1)], panel.names)
+    x = to_numpy(panel.values)[Data(panel.values, counts=panel.lengths).lengths.mask]
+    missing = np.isnan(x)
+    named, share = least_combination(x[~missing.any(axis=1)], panel.names)
     if len(panel.names) > 1 and share < MIN_DIFFUSION_RATIO:
         return (
             f"variables {named} are linearly dependent but for {share:.0e} of their spread, so their diffusion is singular: "
             "drop one of them."
+        )
+    if missing.any():
+        return (
+            f"the likelihood has no maximum: with {missing.mean():.0%} of the values missing, a combination of variables ({named}) follows from the state "
+            "before it up to rounding along the order found. Give more trajectories, or what is known of their order; or drop variables of "
+            "which few values are observed."
         )
     return (
         f"what happens next follows from the state up to rounding ({named}): nothing is left to "
