@@ -250,7 +250,7 @@ def _behind_noise(fitted: PanelFit, plan: Plan, request: Request, found: Depende
         return found
     if behind.kind is not DependenceKind.INDEPENDENT:
         return found
-    why = f"measurement noise allowed for, which the data prefer by {choice.nats:.0f} nats"
+    why = f"measurement noise allowed for, which the data prefer by {choice.nats:.1f} nats"
     if not request.noise_by_evidence:
         why += " (observation_noise='auto' fits it)"
     return replace(behind, why=why)
@@ -322,6 +322,9 @@ def _with_noise(
         volume = 0.0 if units is None else units.volume
         aligned = outcome.direction.aligned
         outcome = fit(model, request.options(model, volume, aligned), rng)
+    if preferred is not None:
+        direction = replace(outcome.direction, noise_nats=preferred.nats)
+        outcome = replace(outcome, direction=direction)
     outcome = replace(outcome, noise=preferred, along=None)
     return replace(fitted, model=model, outcome=outcome)
 

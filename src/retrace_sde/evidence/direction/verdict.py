@@ -220,6 +220,9 @@ class DirectionTest:
         Principal components of the variables that the direction was identified by; 0: by all variables.
     deviations : bool
         Common shocks were removed: only deviations from the slice means were tested.
+    noise_nats : float or None
+        By how much the fit prefers measurement noise, where it compared (`noise_choice`): candidates are compared along another order, and where
+        values are missing on values that were drawn.
 
     Examples
     --------
@@ -252,6 +255,7 @@ class DirectionTest:
     by_reversal: bool = False
     components: int = 0
     deviations: bool = False
+    noise_nats: float | None = None
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -441,7 +445,9 @@ def _under(test: DirectionTest) -> str:
     if first is None or plain is None or found is None or not found.allows:
         return ""
     nats = first.log_evidence - plain.log_evidence
-    why = f"the data prefer by {nats:,.0f} nats" if nats > 0 else "the residuals ask for"
+    if first.name == CandidateKind.NOISE and test.noise_nats is not None:
+        nats = test.noise_nats
+    why = f"the data prefer by {nats:,.1f} nats" if nats > 0 else "the residuals ask for"
     return f"With {found.allows} allowed, which {why}, "
 
 
