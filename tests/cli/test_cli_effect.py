@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from retrace_sde.cli.main import main
+from retrace_sde.effects.treatment import TreatmentEffect
 from retrace_sde.process.tumour import Cohort, simulate_cohort
 
 
@@ -180,6 +181,18 @@ def test_what_cannot_be_used_is_one_line_and_exit_code_2(
     assert run.exit_code == 2
     assert match in run.stderr
     assert len(run.stderr.splitlines()) == 1
+
+
+def test_a_horizon_that_is_no_multiple_of_the_step_is_refused_before_the_fit(
+    tables: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TreatmentEffect, "fit", lambda *_, **__: pytest.fail("it was fitted"))
+    file = str(tables[0] / "visits.csv")
+    run = _run(file, *BASE, *TREATED, "--horizon", "0.6")
+    assert run.exit_code == 2, run.output
+    assert "--horizon must be a positive multiple of" in run.output
+    other = _run(file, *BASE[:-1], "0.5", *TREATED, "--time", "day", "--horizon", "0.75")
+    assert "add --dt 0.25" in other.output  # what is wrong with --dt comes first
 
 
 def test_times_that_do_not_fit_the_step_say_what_to_do(tables: Any, tmp_path: Any) -> None:

@@ -27,6 +27,7 @@ from retrace_sde.cli.common import (
     table_options,
     working,
 )
+from retrace_sde.effects.interventions import steps_in
 from retrace_sde.effects.missing_values import affine_in_state
 from retrace_sde.effects.treatment import TreatmentEffect, effect_drift
 from retrace_sde.io.answers import table_notes
@@ -124,6 +125,8 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
         known = {name: _known_order(panel, dt) for name, panel in panels.items()}
         orders = None if any(each is None for each in known.values()) else known
         data = panels if arm is not None else panels[""]
+        if horizon is not None:
+            steps_in(horizon, dt)
         asked = {"T0": _value(t0, arm), "T1": _value(t1, arm), "horizon": horizon}
         with clearing(job.in_the_way):
             model.fit(data, order=orders if orders is None or arm is not None else orders[""])

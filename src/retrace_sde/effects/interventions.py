@@ -18,6 +18,14 @@ Given = tuple[str, Array | None]
 """The regime that a treatment belongs to, and its covariates (n or 1, steps, k)."""
 
 
+def steps_in(horizon: float, dt: float) -> int:
+    """A horizon in steps."""
+    steps = round(float(horizon) / dt) if np.isfinite(horizon) else 0
+    if steps < 1 or abs(steps * dt / horizon - 1) > 1e-6:
+        raise ValueError(f"horizon must be a positive multiple of dt = {dt:g}; got {horizon!r}.")
+    return steps
+
+
 @dataclass(frozen=True, eq=False)
 class Interventions:
     """One regime, named "", whose covariates are the treatment, or one regime for each arm.
@@ -49,12 +57,7 @@ class Interventions:
         """The horizon in steps; None: as long as the observed trajectories."""
         if horizon is None:
             return max(each.problem.data.shape[1] for each in self.regimes.values()) - 1
-        steps = round(float(horizon) / self.dt) if np.isfinite(horizon) else 0
-        if steps < 1 or abs(steps * self.dt / horizon - 1) > 1e-6:
-            raise ValueError(
-                f"horizon must be a positive multiple of dt = {self.dt:g}; got {horizon!r}."
-            )
-        return steps
+        return steps_in(horizon, self.dt)
 
     def given(self, T: Treatment, steps: int, *, first: bool = False) -> Given:
         """A treatment, checked; None: no treatment or the first arm if `first`, else the most or the last arm."""
