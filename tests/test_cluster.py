@@ -198,7 +198,11 @@ def test_the_command_fits_a_store_on_workers(address, panel, in_memory, tmp_path
                 "--out", str(tmp_path / "out")]  # fmt: skip
         with pytest.raises(SystemExit) as left:
             main(line)
-    said = capfd.readouterr()
+        said = capfd.readouterr()
+        with pytest.raises(SystemExit) as again:
+            main(line)
+        assert again.value.code == 2
+        assert "replace it with --force" in capfd.readouterr().err
     assert left.value.code == 0, said.err
     assert "Dashboard  http" in said.err
     answer = json.loads(said.out.splitlines()[-1])
@@ -226,8 +230,11 @@ def test_what_is_written_of_a_stored_panel_does_not_read_it():
     ],
 )
 def test_the_command_says_what_a_scheduler_takes(options, named, tmp_path, capfd):
+    """Before it speaks of files that are in the way."""
     (tmp_path / "x.csv").write_text("id,x\n1,2\n")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "parameters.json").write_text("somebody's own")
     with pytest.raises(SystemExit) as left:
-        main(["fit", str(tmp_path / "x.csv"), *options])
+        main(["fit", str(tmp_path / "x.csv"), *options, "--out", str(tmp_path / "out")])
     assert left.value.code == 2
     assert named in capfd.readouterr().err

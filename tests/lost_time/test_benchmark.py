@@ -79,6 +79,7 @@ def test_the_command(tmp_path):
     assert "| MST" in said.output
     for wrong, word in (
         (["--method", "nothing"], "module:function"),
+        (["--method", "nothing", "--out", str(out)], "module:function"),
         (["--method", "nowhere:order"], "cannot be imported"),
         (["--panel", "nowhere"], "is none of"),
         (["--out", str(out), "--panel", "wear", "--method", "MST"], "--force"),

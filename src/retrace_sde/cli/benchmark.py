@@ -49,13 +49,15 @@ def benchmark(
         unknown = [name for name in panels if name not in there]
         if unknown:
             raise ValueError(f"--panel {unknown[0]!r} is none of {', '.join(there)}.")
-        if out is not None:
-            check_target(out, folder=False)
-            check_outputs([out], force=force)
         if any(":" in name for name in methods) and str(Path.cwd()) not in sys.path:
             sys.path.append(
                 str(Path.cwd())
             )  # where a user's own file is; last, so that it hides no package
+        for name in methods:
+            shipped.load(name)  # a wrong name is told before results that are in the way
+        if out is not None:
+            check_target(out, folder=False)
+            check_outputs([out], force=force)
         found = table.run(
             methods or list(shipped.METHODS), panels or there, range(first_seed, first_seed + seeds),
             folder=data, jobs=jobs, begin=begin,

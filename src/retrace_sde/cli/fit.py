@@ -42,7 +42,7 @@ from retrace_sde.io.deferred import pd
 from retrace_sde.io.files import check_target, whole_or_nothing
 from retrace_sde.io.formats import main_array, need
 from retrace_sde.io.untrusted import zarr_store
-from retrace_sde.io.writing import check_outputs, check_writable, write_table
+from retrace_sde.io.writing import check_writable, write_table
 from retrace_sde.panel.knowledge import Knowledge
 from retrace_sde.panel.panel import Panel
 from retrace_sde.recovery import Recovery, recover
@@ -437,13 +437,15 @@ def fit_lazy(
     """Recover the order of an array, print what was found and write it."""
     with working() as (begin, cautions):
         check_target(out, folder=True)
-        replaced = check_outputs([out / name for name in LAZY_RESULTS], source=file, force=force)
+        results = [out / name for name in LAZY_RESULTS]
+        replaced, in_the_way = checked_outputs(results, source=file, force=force)
         panel = lazy_panel(file)
         begin("starting workers")
         with connected(scheduler) as dashboard:
             click.echo(f"Dashboard  {dashboard}", err=True)
             begin("recovering the order")
-            model = ReTrace(**settings).fit(panel)
+            with clearing(in_the_way):
+                model = ReTrace(**settings).fit(panel)
             if bootstrap:
                 model.bootstrap_errors(draws=bootstrap, adopt=True)
         answer = {**parameters(model.result_, panel), "file": file_name(file)}
@@ -452,7 +454,7 @@ def fit_lazy(
             model.result_.save(folder / "result.npz")
             text = json.dumps(answer, ensure_ascii=False, allow_nan=False, indent=1)
             (folder / "parameters.json").write_text(text, encoding="utf-8")
-    files = [str(out / name) for name in LAZY_RESULTS]
+    files = [str(each) for each in results]
     n, T, _ = panel.shape
     order = answer["order"]
     found = "each trajectory's own, in result.npz"
