@@ -577,16 +577,12 @@ def test_filled_values_follow_the_law_given_what_was_seen() -> None:
     assert how.conditional(drawn[0]) == pytest.approx(density, abs=1e-6)
 
 
-@pytest.mark.parametrize("seed", [2, 7, 15, 18])
+@pytest.mark.parametrize("seed", [0, 1, 2, 7, 15, 18])
 def test_values_are_drawn_where_first_states_lie_in_a_plane_but_for_rounding(seed: int) -> None:
-    """Such a covariance may have a Cholesky factor, and an eigenvalue below zero."""
+    """Such a covariance may have a Cholesky factor, and an eigenvalue below zero, or none."""
     X = panel(3, 12, 5, 0, "shifted")
     way = fit_directions(in_units(X), Form())[0]
     roots = np.random.default_rng(seed).standard_normal((3, 2))
-    try:
-        np.linalg.cholesky(roots @ roots.T)
-    except np.linalg.LinAlgError:
-        pytest.skip("rounding differs here: this one has no Cholesky factor")
     start = replace(way.start, covariance=(roots @ roots.T)[None], shares=np.array([[1.0, 0.0]]))
     law = NullSimulator(replace(way, start=start), way.H[0])
     seen = np.random.default_rng(0).random((2, 5, 3)) < 0.7

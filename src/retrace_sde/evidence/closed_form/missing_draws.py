@@ -20,9 +20,6 @@ from retrace_sde.fit.statespace.smoother import kalman
 from retrace_sde.io.arrays import Array, Mask
 from retrace_sde.process.sde import Gaussian, Transition
 
-MIN_START_SHARE = 1e-9
-"""Share of a step's covariance that a start law has at least: one fitted to few first states may be singular, up to rounding."""
-
 
 @dataclass(frozen=True, eq=False)
 class MissingDraws:
@@ -109,10 +106,10 @@ def _space(law: NullSimulator, *, centred: bool = False) -> StateSpace:
     """The state-space model of a law; `centred`: of differences between two of its panels."""
     way, d = law.fit, law.fit.H.shape[1]
     F, shift = way.step[0].T, way.offsets[0, 0]
-    mean, width = way.start.moments
+    mean, width = law.start.moments
     if law.at_rest:
         mean, width = np.linalg.inv(np.eye(d) - F) @ shift, solve_discrete_lyapunov(F, way.H[0])
     if centred:
         mean, shift = np.zeros(d), np.zeros(d)
-    width = (width + width.T) / 2 + MIN_START_SHARE * way.H[0]
-    return StateSpace(Transition(F, shift, way.H[0]), np.zeros((d, d)), Gaussian(mean, width))
+    start = Gaussian(mean, (width + width.T) / 2)
+    return StateSpace(Transition(F, shift, way.H[0]), np.zeros((d, d)), start)

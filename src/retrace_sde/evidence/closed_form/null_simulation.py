@@ -29,6 +29,7 @@ from retrace_sde.evidence.closed_form.steps import (
     residuals,
 )
 from retrace_sde.evidence.closed_form.sums import products
+from retrace_sde.fit.start_law import Starts
 from retrace_sde.io.arrays import Array
 from retrace_sde.panel.blocks import evenly
 from retrace_sde.progress import steps
@@ -59,6 +60,9 @@ over, 22 to 55."""
 
 MIN_PART_NATS = 8.0
 """Nats for each variable below which a part is not tried: nulls at rest have ratios of .5 to 1.4 nats for each, with deviations as large (d = 3 to 50)."""
+
+MIN_START_SHARE = 1e-9
+"""Share of a step's covariance that a start law has at least: one fitted to few first states may be singular, up to rounding."""
 
 GAUSSIAN_POOL = 5000
 """Residuals drawn to represent a Gaussian law."""
@@ -119,6 +123,13 @@ class NullSimulator:
             np.add.at(total, panels.groups, first)
             within = first - (total / size)[panels.groups]
         return cls(way, _pool(along, way), backwards, bounds=bounds, within=within)
+
+    @property
+    def start(self) -> Starts:
+        """The law of the first states, which is not singular."""
+        found = self.fit.start
+        step = np.kron(np.eye(self.fit.form.lags), self.fit.H[0])
+        return replace(found, covariance=found.covariance + MIN_START_SHARE * step)
 
     def panels(self, like: Panels, size: int, rng: np.random.Generator) -> Panels:
         """New panels in the data's direction, missing cells of the data drawn again.
@@ -182,7 +193,7 @@ class NullSimulator:
         self, like: Panels, size: int, n: int, rng: np.random.Generator
     ) -> tuple[Array, Array]:
         """First states (size, n, lags·d) from the start law, one for each group, and intercepts given them."""
-        first = self.fit.start.draw(size, self._groups(like, n), rng)
+        first = self.start.draw(size, self._groups(like, n), rng)
         if self.within is not None:
             first = first[:, like.groups] + self.within
         law = self.fit.intercepts
