@@ -1,5 +1,6 @@
 """Steps that differ behind noise and missing values, beside dense Gaussians and finite differences."""
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -244,3 +245,13 @@ def test_a_subject_who_was_seen_once_takes_no_step():
     assert found.value == 0
     assert not found.theta.any()
     assert not found.diffusion.any()
+
+
+def test_a_trial_step_whose_covariance_overflows_is_refused():
+    """Plates with large offsets led a search there, and an audit of their stamps ended in an error of eigenvalues."""
+    A = np.array([[-1046.4, -467.5, 751.2], [-513.4, -230.0, 371.2], [191.6, 86.0, -147.6]])
+    H = np.array([[1195.2, 569.6, -346.7], [569.6, 280.9, -181.4], [-346.7, -181.4, 1.5e26]])
+    parts = np.array([0.1, 1.0, 2.0, 3.0]), np.ones(4), np.ones((4, 7, 7))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert step_cost(np.c_[A, [54.9, 27.0, -10.1]], H, *parts) is None

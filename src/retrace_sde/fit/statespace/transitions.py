@@ -160,7 +160,10 @@ def step_cost(
         return Cost(0.0, np.zeros_like(theta), np.zeros_like(H), np.zeros(0))
     if not reaches(theta, gaps):
         return None
-    F, S, Q = transitions(theta, H, gaps)
+    with np.errstate(over="ignore", invalid="ignore"):
+        F, S, Q = transitions(theta, H, gaps)
+    if not np.isfinite(Q).all():
+        return None
     values, vectors = np.linalg.eigh(Q)
     if not values.min() > 0:
         return None
