@@ -11,7 +11,10 @@ from click.testing import CliRunner
 
 import retrace_sde as rt
 from retrace_sde.cli.main import main
-from retrace_sde.search.stamps.law import fit_steps
+from retrace_sde.process.sde import Gaussian
+from retrace_sde.search.stamps.judge import Judge, Sequence
+from retrace_sde.search.stamps.law import fit_steps, gap_levels
+from retrace_sde.search.stamps.sampler import path_cost
 
 N, T = 14, 12
 
@@ -100,7 +103,9 @@ def test_the_command_writes_a_table_and_refuses_what_it_cannot_use(tmp_path):
     call = ["audit", str(file), "--subject", "who", "--time", "day", "--out", str(out), "--json"]
     done = CliRunner().invoke(main, call)
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["wrong"] >= 1
+    answer = json.loads(done.stdout)
+    assert answer["wrong"] >= 1
+    assert answer["dependence"]["kind"] == "independent"
     written = pd.read_csv(out)
     assert written.loc[4, "kind"] == "wrong"
     assert written.loc[4, "expected_time"] < "2024-01-08"
@@ -125,3 +130,66 @@ def test_dates_are_said_as_dates(tmp_path):
     assert said.startswith("subject '1': 2021-03-12 should be about 2021-03-0")
     row = pd.read_csv(tmp_path / "o.csv").iloc[T + 4]
     assert f"about {row['expected_time'][:10]} ({row['low'][:10]} to {row['high'][:10]});" in said
+
+
+def with_plates(data, size=1.0):
+    """The same with an offset of each day, the same for all subjects."""
+    offsets = size * np.random.default_rng(0).normal(size=(T, 4)) * data[list("abcd")].std().values
+    plated = data[list("abcd")] + offsets[np.tile(np.arange(T), N)]
+    return data.assign(**plated, plate=np.tile([f"p{k}" for k in range(T)], N))
+
+
+def test_rows_are_judged_without_what_subjects_share_at_a_time():
+    data = with_plates(table())
+    data.loc[[2, 9], "day"] = [9.0, 2.0]
+    data.loc[T + 4, "day"] = 10.6
+    found = rt.audit_times(data, subject="who", time="day", random_state=0)
+    assert found.dependence.removed
+    assert found.suspects["row"].tolist() == [2, 9, T + 4]
+    assert found.suspects["kind"].tolist() == ["swapped", "swapped", "wrong"]
+    assert abs(found.suspects["expected_time"].iloc[2] - 4) < 1
+    assert "Rows are judged by deviations from the mean of each time" in found.findings[-1]
+
+
+def test_slices_are_judged_without_what_subjects_share_at_a_time():
+    data = with_plates(table())
+    data["day"] = data["day"].where(data["plate"] != "p3", 9.5)
+    found = rt.audit_times(data, subject="who", slice="plate", time="day", random_state=0)
+    assert found.dependence.removed
+    assert found.suspects["slice"].tolist() == ["p3"]
+    assert found.findings[-1].endswith("Slices are judged by deviations from their means, which are free of it.")  # fmt: skip
+
+
+def test_independence_is_said_to_hold_or_to_be_assumed():
+    data = table()
+    found = rt.audit_times(data, subject="who", time="day", random_state=0)
+    assert found.findings[-1].startswith("No sign that trajectories share shocks")
+    data["day"] += np.random.default_rng(0).uniform(0, 0.3, N * T)
+    found = rt.audit_times(data, subject="who", time="day", random_state=0)
+    assert found.findings[-1].endswith("the subjects have fewer than 4 times in common that are known exactly. It is assumed.")  # fmt: skip
+
+
+def test_values_tied_within_each_time_are_judged_as_they_are():
+    data = with_plates(table())
+    data["d"] = data["day"] - data["a"] - data["b"] - data["c"]
+    found = rt.audit_times(data, subject="who", time="day", random_state=0)
+    assert not found.dependence.removed
+    assert "too many may be called wrong: some combination" in found.findings[-1]
+
+
+def test_costs_with_slices_are_those_of_deviations_at_the_times_given():
+    """Against tables of costs made for deviations from the slice effects at these times."""
+    rng = np.random.default_rng(0)
+    x, effects, slices = rng.normal(size=(6, 2)), rng.normal(size=(5, 2)), np.arange(5.0)
+    nodes = (x[:, None] - effects).reshape(1, 30, 2)
+    known = np.arange(6.0), np.full(6, 0.05)
+    law = fit_steps(x[:-1], x[1:], np.ones(5), robust=False)
+    start, levels = Gaussian(np.zeros(2), np.eye(2)), gap_levels(np.array([5.0]))
+    judge = Judge(law, start, levels, 0.1 * levels, 0.05, regular=False, alone=False)
+    apart = judge.costs(Sequence(nodes, *known, edges=slices[:-1] + 0.5))
+    for _ in range(5):
+        t = rng.uniform(-0.5, 4.5, 6)
+        there = x - effects[np.round(t).astype(int)]
+        order = np.argsort(t)
+        plain = path_cost(judge.costs(Sequence(there[None], *known)), order, t)
+        np.testing.assert_allclose(path_cost(apart, order, t), plain, rtol=1e-10)

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from retrace_sde.audit.shared import Table
+from retrace_sde.evidence.dependence import Dependence, DependenceKind, p_text
 from retrace_sde.io.arrays import Array
 from retrace_sde.io.columns import TIME_UNITS, dates, is_numeric, shown
 from retrace_sde.io.deferred import pd
@@ -15,7 +17,7 @@ from retrace_sde.io.tables import Names, as_frame
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
 from retrace_sde.progress import Callback, report, reporting
-from retrace_sde.search.stamps.judge import Sequence, audit_sequences, sequences_of
+from retrace_sde.search.stamps.judge import Sequence
 from retrace_sde.show.sources import axes_for
 
 LEAST_OBSERVATIONS = 30
@@ -55,6 +57,8 @@ class TimesAudit(Findings):
         The same in sentences.
     unit : float
         The typical gap between stamps.
+    dependence : Dependence
+        Whether subjects share something at each time, such as plates or common shocks; `removed`: stamps are judged without it.
 
     Examples
     --------
@@ -72,6 +76,7 @@ class TimesAudit(Findings):
     table: pd.DataFrame
     findings: tuple[str, ...]
     unit: float
+    dependence: Dependence
 
     @property
     def suspects(self) -> pd.DataFrame:
@@ -116,6 +121,9 @@ def audit_times(
     Each stamp is right within its error with probability 1 − `wrong`, or carries no information. A linear SDE is fitted robustly to the stamps
     as given; under it the true times are sampled, and the fit is repeated without the stamps that are probably wrong. Only stamps that
     are off by more than the process moves in between can be found: an error of less than a gap rarely is.
+
+    Subjects are assumed to be independent. Where they have times in common that is tested, and what they share at a time (plates, common shocks) is
+    allowed for: rows are then compared with the others of each time, and that these stand for that time is assumed.
 
     Parameters
     ----------
@@ -163,13 +171,14 @@ def audit_times(
     with reporting(progress):
         report("fitting")
         values = np.asarray(panel.values, dtype=float)
-        sequences, unit = sequences_of(values, stamps, lengths.each, time_error or 0.0)
-        found, _ = audit_sequences(sequences, rng, wrong=wrong)
+        stamped = Table(values, stamps, lengths.each, time_error or 0.0)
+        found, unit, dependence, _ = stamped.judged(rng, wrong=wrong)
     rows = [_described(each, unit, panel, j) for j, each in enumerate(found)]
     table = _dated(pd.concat(rows, ignore_index=True), df, time, time_unit)
     dated = pd.api.types.is_datetime64_any_dtype(table["time"])
     counted = f" {time_unit or 'days'}" if dated else ""
-    return TimesAudit(table, tuple(_findings(table, found, panel, unit, counted)), unit)
+    findings = _findings(table, found, panel, unit, counted, dependence)
+    return TimesAudit(table, tuple(findings), unit, dependence)
 
 
 def _described(found: Sequence, unit: float, panel: Panel, j: int) -> pd.DataFrame:
@@ -209,7 +218,12 @@ def _partners(found: Sequence, kind: Any) -> Any:
 
 
 def _findings(
-    table: pd.DataFrame, found: list[Sequence], panel: Panel, unit: float, counted: str
+    table: pd.DataFrame,
+    found: list[Sequence],
+    panel: Panel,
+    unit: float,
+    counted: str,
+    dependence: Dependence,
 ) -> list[str]:
     """What was found, in sentences, the answer first; `counted`: the unit of differences between dates."""
     when = _way_of_writing(table["time"])
@@ -236,7 +250,24 @@ def _findings(
     back = [panel.ids[j] for j, each in enumerate(found) if each.reversed]
     if back:
         said.append(f"The stamps of subject {shown(back)} run backwards.")
-    return said
+    return [*said, _of_dependence(dependence, whose)]
+
+
+def _of_dependence(found: Dependence, whose: str) -> str:
+    """Whether subjects share something at a time, and what stamps are judged by then."""
+    if found.kind is DependenceKind.NOT_TESTED:
+        return f"{found.verdict} It is assumed."
+    if found.kind is DependenceKind.INDEPENDENT:
+        return found.verdict
+    if found.kind is DependenceKind.CORRELATED:
+        said = f"Some subjects move together, others against them (LM test, p {p_text(found.correlation_p_value)})"
+        return f"{said}: stamps are judged as if they were independent."
+    said = f"Subjects share something at each time: plates, common shocks or a course (CD test, p {p_text(found.p_value)})."
+    if not found.removed:
+        return f"{said} Stamps are judged as if they were independent, and too many may be called wrong: {found.why}."
+    if whose == "slice":
+        return f"{said} Slices are judged by deviations from their means, which are free of it."
+    return f"{said} Rows are judged by deviations from the mean of each time, which are free of it; that most rows of a time belong there is assumed."
 
 
 def _way_of_writing(times: pd.Series) -> Callable[[Any, int], str]:

@@ -69,7 +69,8 @@ def _stamps(
     """Which stamps are wrong."""
     found = audit_times(job.frame, **roles, wrong=wrong, random_state=seed)
     count = int((found.table["probability_wrong"] > 0.5).sum())
-    return found, {"stamps": len(found.table), "wrong": count}
+    shared = {"kind": found.dependence.kind.value, "allowed_for": found.dependence.removed}
+    return found, {"stamps": len(found.table), "wrong": count, "dependence": shared}
 
 
 def _hidden(job: TableJob, roles: dict[str, Any], seed: int) -> tuple[HiddenAudit, dict[str, Any]]:

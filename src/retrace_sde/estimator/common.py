@@ -220,12 +220,12 @@ def removable(entry: Entry, request: Request) -> str | None:
             return (
                 "An input is common to all trajectories, and would be removed with what they share"
             )
-    if _tied_within_slices(panel.values):
+    if tied_within_slices(panel.values):
         return "Some combination of the variables is the same in all trajectories of a slice, as in values normalised within slices, so that deviations are linearly dependent"
     return None
 
 
-def _tied_within_slices(values: Any) -> bool:
+def tied_within_slices(values: Any) -> bool:
     """Deviations from the slice effects are linearly dependent, but for rounding."""
     x = to_numpy(without_slice_effects(values)).reshape(-1, values.shape[2])
     x = x[~np.isnan(x).any(axis=1)]

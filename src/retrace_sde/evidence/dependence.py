@@ -96,14 +96,14 @@ class Dependence:
         """The answer in a sentence."""
         if self.kind is DependenceKind.NOT_TESTED:
             return f"Independence of the trajectories cannot be tested: {self.why}."
-        p = f"p {_p(self.p_value)}"
+        p = f"p {p_text(self.p_value)}"
         if self.kind is DependenceKind.INDEPENDENT:
             done = ", but slice effects were removed as asked" if self.removed else ""
             allowed = f", {self.why}" if self.why else ""
             return f"No sign that trajectories share shocks (CD test, {p}){done}{allowed}."
         if self.kind is DependenceKind.CORRELATED:
             return (
-                f"Some trajectories move together, others against them (LM test, p {_p(self.correlation_p_value)}; CD test, {p}): "
+                f"Some trajectories move together, others against them (LM test, p {p_text(self.correlation_p_value)}; CD test, {p}): "
                 "copies, groups, or shocks of either sign. Standard errors assume independence; give groups if there are any."
             )
         said = (
@@ -115,7 +115,8 @@ class Dependence:
         return f"{said} {self.why}."
 
 
-def _p(value: float | None) -> str:
+def p_text(value: float | None) -> str:
+    """A p-value as a sentence has it."""
     if value is None:
         return "not computed"
     return "< 0.001" if value < 0.001 else f"= {value:.2g}"

@@ -62,11 +62,16 @@ LONGEST_SEARCHED = 40
 
 @dataclass(eq=False)
 class Sequence:
-    """Stamps (T,) in median gaps, of observations or slices, and what was found: all (T,), times in median gaps."""
+    """Stamps (T,) in median gaps, of observations or slices, and what was found: all (T,), times in median gaps.
+
+    `values` (n, T, d). Where what slices share is removed, the slices' times part at `edges` (P − 1,), and values (n, T P, d) are those of each
+    observation at each slice.
+    """
 
     values: Array
     stamps: Array
     error: Array
+    edges: Array = field(default_factory=lambda: np.zeros(0))
     wrong: Array = field(default_factory=lambda: np.zeros(0))
     draws: Array = field(default_factory=lambda: np.zeros((0, 0)))
     best: Array = field(default_factory=lambda: np.zeros(0))
@@ -79,6 +84,11 @@ class Sequence:
     def expected(self) -> Array:
         """The posterior median of each time."""
         return np.asarray(np.median(self.draws, axis=0))
+
+    def at(self, times: Array) -> Array:
+        """Values (n, T, d), were these the times."""
+        P = len(self.edges) + 1
+        return self.values[:, np.arange(len(times)) * P + np.searchsorted(self.edges, times)]
 
     def in_unit(self, unit: float) -> Sequence:
         """The same with times in another unit."""
@@ -106,13 +116,19 @@ class Judge:
 
     def costs(self, sequence: Sequence) -> Costs:
         """Those of one sequence; on a regular grid, of steps across one gap."""
-        start = -self.start.log_density(sequence.values).sum(axis=0)
+        x, law, edges = sequence.values, self.law, sequence.edges
+        start = np.ascontiguousarray(-self.start.log_density(x).sum(axis=0))
+        none = np.zeros((0, 0, 0))
         if self.regular:
-            table = self.law.table(sequence.values, np.ones(1))
-            return Costs(table, np.ascontiguousarray(start), 0.0, 1.0)
-        table = self.law.table(sequence.values, self.levels) + self.gap_costs[:, None, None]
-        least, per = np.log(self.levels[0]), 1 / np.log(self.levels[1] / self.levels[0])
-        return Costs(table, np.ascontiguousarray(start), float(least), float(per))
+            table = law.table(x, np.ones(1))
+            return Costs(table, start, 0.0, 1.0, edges, none, none, np.zeros(1), law.tails)
+        scale = float(np.log(self.levels[0])), 1 / float(np.log(self.levels[1] / self.levels[0]))
+        if len(edges):
+            here, ahead, logs = law.whitened(x[0], self.levels)
+            logs = logs + self.gap_costs
+            return Costs(none, start, *scale, edges, here, ahead, logs, law.tails)
+        table = law.table(x, self.levels) + self.gap_costs[:, None, None]
+        return Costs(table, start, *scale, edges, none, none, self.gap_costs, law.tails)
 
     def sampled(
         self, sequence: Sequence, draws: int, rng: np.random.Generator, *, events: bool
@@ -131,8 +147,7 @@ def audit_sequences(
     sequences: list[Sequence], rng: np.random.Generator, *, wrong: float
 ) -> tuple[list[Sequence], StepLaw]:
     """The same with posteriors of their times, and the law that they were judged by."""
-    times = [each.stamps for each in sequences]
-    kept = [~np.isnan(each.stamps) for each in sequences]
+    times, kept = _as_given(sequences)
     law, regular, unit = None, on_a_grid(sequences, wrong=wrong), 1.0
     for k, draws in enumerate(DRAWS_A_ROUND):
         law = fitted_law(sequences, times, kept, robust=k == 0)
@@ -148,10 +163,21 @@ def audit_sequences(
             factor = regridded(sequences)
             sequences, unit = [each.in_unit(factor) for each in sequences], unit * factor
         times = [each.expected for each in sequences]
+        if last:
+            break
         # Time that was sampled is no measurement: it is left out, but for stamps shifted by a constant, or reversed.
-        kept = [each.wrong < 0.5 if not last else kept[i] for i, each in enumerate(sequences)]
+        kept = [each.wrong < 0.5 for each in sequences]
+        given = _as_given(sequences)
+        if 2 * np.concatenate(kept).sum() < np.concatenate(given[1]).sum():
+            times, kept = given  # most stamps are right: it is the law that is wrong
     assert law is not None
     return [each.in_unit(1 / unit) for each in sequences], law
+
+
+def _as_given(sequences: list[Sequence]) -> tuple[list[Array], list[Mask]]:
+    """All stamps, and which observations have one."""
+    times = [each.stamps for each in sequences]
+    return times, [~np.isnan(each) for each in times]
 
 
 def fitted_law(
@@ -161,17 +187,18 @@ def fitted_law(
     before, after, gaps = [], [], []
     for each, t, use in zip(sequences, times, kept, strict=True):
         _, a, b, g = pairs_in_order(t[None], use[None])
-        before.append(each.values[:, a].reshape(-1, each.values.shape[2]))
-        after.append(each.values[:, b].reshape(-1, each.values.shape[2]))
-        gaps.append(np.tile(g, len(each.values)))
+        x = each.at(t)
+        before.append(x[:, a].reshape(-1, x.shape[2]))
+        after.append(x[:, b].reshape(-1, x.shape[2]))
+        gaps.append(np.tile(g, len(x)))
     return fit_steps(*(np.concatenate(x) for x in (before, after, gaps)), robust=robust)
 
 
 def _start(sequences: list[Sequence], times: list[Array], kept: list[Mask]) -> Gaussian:
     """The law of first observations, drawn towards that of all, which stands in where there are few."""
-    every = np.concatenate([each.values[:, use].reshape(-1, each.values.shape[2]) for each, use in zip(sequences, kept, strict=True)])  # fmt: skip
+    every = np.concatenate([each.at(t)[:, use].reshape(-1, each.values.shape[2]) for each, t, use in zip(sequences, times, kept, strict=True)])  # fmt: skip
     first = np.concatenate([
-        each.values[:, np.flatnonzero(use)[np.argmin(t[use])]]
+        each.at(t)[:, np.flatnonzero(use)[np.argmin(t[use])]]
         for each, t, use in zip(sequences, times, kept, strict=True) if use.any()
     ])  # fmt: skip
     return shrunk_start(first, every)

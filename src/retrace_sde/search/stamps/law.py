@@ -61,6 +61,13 @@ class StepLaw:
         roots = vectors.transpose(0, 2, 1) / np.sqrt(values)[:, :, None]
         return F, S[:, :, 0], roots, 0.5 * np.log(values).sum(axis=1)
 
+    def whitened(self, values: Array, levels: Array) -> tuple[Array, Array, Array]:
+        """Values (N, d) and where a step over each gap is expected to end from them, whitened, (K, N, d); and costs (K,) of steps that end there."""
+        F, s, roots, logs = self.steps(levels)
+        white = roots.transpose(0, 2, 1)
+        ahead = values @ F.transpose(0, 2, 1) + s[:, None]
+        return values @ white, ahead @ white, self.cost(np.zeros(1), logs, values.shape[1])
+
     def cost(self, squares: Array, logs: Array, d: int) -> Array:
         """−log density of steps."""
         return logs + _minus_log_t(squares, self.tails, d)

@@ -5,6 +5,9 @@
 with o the order of the times t, g the gaps along it, f their law, and W the range of the stamps: a wrong stamp says nothing. Steps
 are proposed for one observation at a time, from its stamp, from anywhere, or nearby; and exchanges of two. On a regular grid,
 `t = t₀ + k`, orders are proposed instead: insertions and exchanges; and other origins t₀.
+
+Where trajectories share something at each of P times (plates, common shocks), the values of an observation are deviations from what all have at the slice
+nearest to its time: a step is then between nodes, an observation at a slice, and its cost is computed from whitened values when it is asked for.
 """
 
 from __future__ import annotations
@@ -20,12 +23,21 @@ from retrace_sde.process.stamps import Stamps, right_density, stamp_cost
 
 
 class Costs(NamedTuple):
-    """−log p of b after a over tabulated gaps (K, T, T), of first observations (T,), and the gaps' scale."""
+    """−log p of b after a over tabulated gaps (K, T, T), of first observations (T,), and the gaps' scale.
+
+    With slices, whose times part at `edges` (P − 1,), `start` is of nodes (T P,), and the table is empty: a step over the k-th gap costs
+    `logs_k + (ν + d)/2 log(1 + |here_kb − ahead_ka|² / (ν − 2))`, with `here` and `ahead` (K, T P, d).
+    """
 
     table: Array
     start: Array
     log_least: float
     per_log: float
+    edges: Array
+    here: Array
+    ahead: Array
+    logs: Array
+    tails: float
 
 
 class Records(NamedTuple):
@@ -37,16 +49,37 @@ class Records(NamedTuple):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def step(costs: Costs, a: int, b: int, gap: float) -> float:
-    """What b costs after a, interpolated in the logarithm of the gap."""
-    K = costs.table.shape[0]
-    x = (np.log(max(gap, 1e-12)) - costs.log_least) * costs.per_log
+def node(costs: Costs, a: int, time: float) -> int:
+    """Observation a at the slice nearest to a time; a itself where there are no slices."""
+    if len(costs.edges) == 0:
+        return a
+    return int(a * (len(costs.edges) + 1) + np.searchsorted(costs.edges, time))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def step_over(costs: Costs, k: int, a: int, b: int) -> float:
+    """What node b costs after node a over the k-th gap."""
+    if len(costs.edges) == 0:
+        return float(costs.table[k, a, b])
+    square, d = 0.0, costs.here.shape[2]
+    for i in range(d):
+        square += (costs.here[k, b, i] - costs.ahead[k, a, i]) ** 2
+    density = 0.5 * (costs.tails + d) * np.log1p(square / (costs.tails - 2))
+    return float(costs.logs[k] + density)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def step(costs: Costs, a: int, b: int, t: Array) -> float:
+    """What b costs after a at their times, interpolated in the logarithm of the gap."""
+    K = len(costs.logs)
+    x = (np.log(max(t[b] - t[a], 1e-12)) - costs.log_least) * costs.per_log
+    a, b = node(costs, a, t[a]), node(costs, b, t[b])
     if x <= 0:
-        return float(costs.table[0, a, b])
+        return step_over(costs, 0, a, b)
     if x >= K - 1:
-        return float(costs.table[K - 1, a, b])
+        return step_over(costs, K - 1, a, b)
     k = int(x)
-    return float((k + 1 - x) * costs.table[k, a, b] + (x - k) * costs.table[k + 1, a, b])
+    return (k + 1 - x) * step_over(costs, k, a, b) + (x - k) * step_over(costs, k + 1, a, b)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -77,10 +110,9 @@ def count_wrong(stamps: Stamps, a: int, t: float, wrong: Array) -> None:
 @njit(cache=True, nogil=True, error_model="numpy")
 def path_cost(costs: Costs, order: Indices, t: Array) -> float:
     """Of observations along an order at times."""
-    total = costs.start[order[0]]
+    total = costs.start[node(costs, order[0], t[order[0]])]
     for i in range(len(order) - 1):
-        a, b = order[i], order[i + 1]
-        total += step(costs, a, b, t[b] - t[a])
+        total += step(costs, order[i], order[i + 1], t)
     return float(total)
 
 
@@ -114,16 +146,16 @@ def removed(costs: Costs, order: Indices, t: Array, i: int) -> float:
     T, a = len(order), order[i]
     change = 0.0
     if i > 0:
-        change -= step(costs, order[i - 1], a, t[a] - t[order[i - 1]])
+        change -= step(costs, order[i - 1], a, t)
     else:
-        change -= costs.start[a]
+        change -= costs.start[node(costs, a, t[a])]
     if i < T - 1:
         after = order[i + 1]
-        change -= step(costs, a, after, t[after] - t[a])
+        change -= step(costs, a, after, t)
         if i > 0:
-            change += step(costs, order[i - 1], after, t[after] - t[order[i - 1]])
+            change += step(costs, order[i - 1], after, t)
         else:
-            change += costs.start[after]
+            change += costs.start[node(costs, after, t[after])]
     return float(change)
 
 
