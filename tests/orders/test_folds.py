@@ -109,6 +109,8 @@ def test_residuals_that_last_or_alternate():
     smooth = np.cumsum(np.cumsum(rng.standard_normal((n, T)), axis=1), axis=1)
     assert lasting(smooth)[0] > 3
     assert lasting(t + 0.3 * rng.standard_normal((n, T)))[0] < -3
+    apart = np.where(np.arange(T) % 2, np.nan, smooth)  # no two successive values are known
+    assert lasting(apart) == (0.0, 0.0)
 
 
 def test_single_orders_of_one_variable_may_be_folded_unless_each_course_is_steady():

@@ -158,9 +158,11 @@ def may_fold_each(data: Data) -> Fold | None:
 
 
 def lasting(x: Array) -> tuple[float, float]:
-    """The correlation between successive residuals of an affine step along an order, (n, T): its z, and itself."""
+    """The correlation between successive residuals of an affine step along an order, (n, T): its z, and itself; 0 where none are known."""
     before, after = x[:, :-1], x[:, 1:]
     known = ~np.isnan(before) & ~np.isnan(after)
+    if known.sum() <= 2:  # a line goes through two
+        return 0.0, 0.0
     slope, level = np.polyfit(before[known], after[known], 1)
     e = after - slope * before - level
     products = e[:, 1:] * e[:, :-1]
