@@ -264,6 +264,9 @@ class EulerModel(Model):
         return self.some(n) if self.data.lazy else self
 
     def shared_starts(self, rng: np.random.Generator) -> list[Indices]:
+        return self.rough_starts()
+
+    def rough_starts(self) -> list[Indices]:
         """Short paths through the slices; with a prior, several that satisfy it."""
         n, T, d = self.data.shape
         if T > MAX_DENSE_SLICES and self.prior is None:

@@ -475,13 +475,17 @@ class HiddenModel(Model):
             whole = np.concatenate([whole, to_numpy(self.data.covariates)], axis=2)
         return PairMoments.of(whole)
 
-    def shared_starts(self, rng: np.random.Generator) -> list[Indices]:
-        """The best order of a random walk, from short paths and spectral ones; both directions fit equally well."""
+    def rough_starts(self) -> list[Indices]:
+        """Short paths, and spectral ones."""
         starts = starting_orders(self.values, np.sqrt(self.variances))
         if self.prior is not None or self.timing.scheduled:  # which way round then matters
             starts = [self.repaired(way) for o in starts for way in (o, o[::-1].copy())]
+        return starts
+
+    def shared_starts(self, rng: np.random.Generator) -> list[Indices]:
+        """The best order of a random walk, from rough ones; both directions fit equally well."""
         walk, space = replace(self, still=True), Shared.of(self, rng)
-        trails = [alternate(walk, space, order, max_iter=STILL) for order in starts]
+        trails = [alternate(walk, space, order, max_iter=STILL) for order in self.rough_starts()]
         return [max((each.pair.better for each in trails), key=lambda fit: fit.objective).order]
 
     def shared_orders(self, found: Fit, initial: Gaussian | None = None) -> Arranged:
