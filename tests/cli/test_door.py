@@ -211,7 +211,7 @@ def test_messages_name_slices_by_their_labels(frame):
     empty = frame.copy()
     empty.loc[(empty["p"] == "y") & (empty["s"] > 0), ["a", "b"]] = np.nan
     empty.loc[(empty["p"] == "y") & (empty["s"] == 0), "b"] = np.nan
-    with pytest.raises(ValueError, match="slice 'y' has 1 value"):
+    with pytest.raises(ValueError, match="slice 'y' has 1 observed value;"):
         rt.recover(empty, subject="s", slice="p")
     contradictory = {
         "'v' before 'w' before 'v'": rt.Knowledge(precedences=[("v", "w"), ("w", "v")]),

@@ -79,15 +79,15 @@ def test_missing_values_are_refused_where_the_model_has_no_place_for_them(X):
 @pytest.mark.parametrize(
     ("gone", "words"),
     [
-        (np.s_[4], ["trajectory 4", "0 values", "drop"]),
-        (np.s_[1:, 7], ["slice 7", "1 value"]),
-        (np.s_[:, :, 1], ["variable 'x1'", "0 values"]),
+        (np.s_[4], ["trajectory 4", "0 observed values", "drop"]),
+        (np.s_[1:, 7], ["slice 7", "1 observed value;"]),
+        (np.s_[:, :, 1], ["variable 'x1'", "0 observed values"]),
     ],
 )
 def test_what_was_never_seen_is_named(X, gone, words):
     Y = X.copy()
     Y[gone] = np.nan
-    if words == ["slice 7", "1 value"]:
+    if words == ["slice 7", "1 observed value;"]:
         Y[0, 7, 1:] = np.nan
     with pytest.raises(ValueError) as caught:
         rt.ReTrace(dt=DT).fit(Y)

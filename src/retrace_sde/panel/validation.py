@@ -467,7 +467,7 @@ def _check_seen(values: Array, panel: Panel, *, ragged: bool) -> None:
         if counts.min() < least:
             k = int(counts.argmin())
             raise ValueError(
-                f"{called[axis](k)} has {counts[k]} value{'' if counts[k] == 1 else 's'} that are not missing; "
+                f"{called[axis](k)} has {counts[k]} observed value{'' if counts[k] == 1 else 's'}; "
                 f"at least {least} {'is' if least == 1 else 'are'} needed: drop it."
             )
 
