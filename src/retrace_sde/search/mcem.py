@@ -233,9 +233,14 @@ def both_ways(
     `bridges`: orders per chain that the ratio rests on, where they are not the model's own number.
     """
     one = run(model, law, chains, rounds=rounds)
-    back = one.chains.turned(lambda orders: model.repaired(model.data.reversed(orders)))
-    two = run(model, model.mirrored(one.sums, back), back, rounds=rounds)
+    two = backwards(model, one, rounds=rounds)
     return one, two, bridge(model, one, two, bridges=bridges)
+
+
+def backwards(model: Model, one: Run, *, rounds: int) -> Run:
+    """A short run from the reverse of another."""
+    back = one.chains.turned(lambda orders: model.repaired(model.data.reversed(orders)))
+    return run(model, model.mirrored(one.sums, back), back, rounds=rounds)
 
 
 def bridge(model: Model, one: Run, two: Run, *, bridges: int = 0, opposite: bool = True) -> Array:

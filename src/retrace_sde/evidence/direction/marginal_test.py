@@ -27,7 +27,7 @@ from retrace_sde.orders.draws import Chains
 from retrace_sde.orders.own import EulerLaw
 from retrace_sde.process.drift import is_linear
 from retrace_sde.process.sde import Gaussian
-from retrace_sde.search.mcem import Averaged, both_ways, bridge
+from retrace_sde.search.mcem import Averaged, Run, backwards, both_ways, bridge, run
 from retrace_sde.search.protocols import Model
 
 STAGES, STOP_AFTER, P_ERRORS = (59, 99, 199), 4, 2.0
@@ -113,20 +113,26 @@ def _runs_otherwise(
     the best the ratio between the directions means nothing. Of 15 stationary panels of 20 short trajectories (d = 4, T = 8) 4 were called;
     from other starts three of these had optima 5 to 21 nats better, or as good, in other orders.
     """
-    mine = averaged.run.chains.orders
+    mine, warm = averaged.run.chains.orders, model.effort.warm
     agreement = kendall_tau(mine[0], mine[1])
+
+    def alike(other: Run) -> float:
+        return float(np.mean([kendall_tau(a, b) for a in mine for b in other.chains.orders]))
+
     for _ in range(RESTARTS):
         turn = rng.random(len(orders)) < 0.5
         mixed = np.where(turn[:, None], model.data.reversed(orders), orders)
         begin = model.fit(model.repaired(mixed))
         chains = Chains.start(begin.order, rng)
-        one, two, ratios = both_ways(model, model.begin(begin), chains, rounds=model.effort.warm)
-        other = one if ratios.sum() >= 0 else two
-        theirs = other.chains.orders
-        alike = float(np.mean([kendall_tau(a, b) for a in mine for b in theirs]))
-        if alike >= SAME_WAY * agreement:
+        one = run(model, model.begin(begin), chains, rounds=warm)
+        if abs(alike(one)) >= SAME_WAY * agreement:
+            continue  # these orders, or their reverse: how likely either is was compared
+        two = backwards(model, one, rounds=warm)
+        other = one if bridge(model, one, two).sum() >= 0 else two
+        way = alike(other)
+        if way >= SAME_WAY * agreement:
             continue
-        ahead = bridge(model, averaged.run, other, opposite=alike < 0).sum()
+        ahead = bridge(model, averaged.run, other, opposite=way < 0).sum()
         if ahead < MIN_NATS:
             return True
     return False
