@@ -328,14 +328,15 @@ def in_words(panel: Panel) -> Iterator[None]:
 
 def no_diffusion(panel: Panel, k: int | None = None) -> str:
     """Why there is no H: variable k moves without noise, or (None) some are combinations of others up to rounding, or too few values are observed."""
+    x = to_numpy(panel.values)[Data(panel.values, counts=panel.lengths).lengths.mask]
+    missing = np.isnan(x)
     if k is not None:
+        few = f" Or too few values are observed ({missing.mean():.0%} are missing): then give more trajectories, or what is known of their order."
         return (
             f"variable {panel.names[k]!r} has no measurable noise: it follows from the state before it up to rounding, so "
             "there is no diffusion to estimate, nor a direction of time that noise would show. Drop it, or give the data "
-            "as they were measured."
+            f"as they were measured.{few if missing.any() else ''}"
         )
-    x = to_numpy(panel.values)[Data(panel.values, counts=panel.lengths).lengths.mask]
-    missing = np.isnan(x)
     named, share = least_combination(x[~missing.any(axis=1)], panel.names)
     if len(panel.names) > 1 and share < MIN_DIFFUSION_RATIO:
         return (
