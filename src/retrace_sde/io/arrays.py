@@ -24,15 +24,20 @@ def taken(array: Any, index: Indices, axis: int) -> Any:
         # numpy's take would first copy all of an array that is not contiguous, as a shuffled one is not: ten times slower.
         return array[(slice(None),) * axis + (index,)]
     xp = array_api_compat.array_namespace(array)
-    return xp.take(array, xp.asarray(index, device=array_api_compat.device(array)), axis=axis)
+    return xp.take(array, _there(index, array), axis=axis)
+
+
+def _there(index: Indices, array: Any) -> Any:
+    """Indices where an array is. Reversed ones are copied: torch has no negative strides."""
+    xp, device = array_api_compat.array_namespace(array), array_api_compat.device(array)
+    return xp.asarray(np.ascontiguousarray(index), device=device)
 
 
 def ordered(block: Any, order: Indices | None) -> Any:
     """A block (m, T, d) along one order of its slices, or one per row, as float64; the block itself if nothing changes."""
     xp = array_api_compat.array_namespace(block)
     if order is not None and order.ndim == 2:
-        index = xp.asarray(order[:, :, None], device=array_api_compat.device(block))
-        block = xp.take_along_axis(block, index, axis=1)
+        block = xp.take_along_axis(block, _there(order[:, :, None], block), axis=1)
     elif order is not None:
         block = taken(block, order, 1)
     return xp.astype(block, xp.float64, copy=False)

@@ -11,6 +11,7 @@ ratio (Besag & Clifford 1991), or clearly does not.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 from scipy.linalg import solve_discrete_lyapunov
@@ -95,7 +96,7 @@ def marginal_test(
     found = _tested(model, averaged, orders, test, rng, alpha=alpha)
     if not found.identified or found.known or averaged.twin is None:
         return found
-    if model.data.values.size > MAX_SIMULATED_NUMBERS:
+    if prod(model.data.shape) > MAX_SIMULATED_NUMBERS:
         return found
     if model.drift.reversal(model.data.shape[2], model.dt) is None:  # no bridge between directions
         return found
@@ -158,7 +159,7 @@ def _tested(
         not plain
         or not doubt
         or test.reason is not Reason.TESTED
-        or model.data.values.size > MAX_SIMULATED_NUMBERS
+        or prod(model.data.shape) > MAX_SIMULATED_NUMBERS
     ):
         return test
     laws = averaged.run.law, averaged.twin.law
