@@ -42,7 +42,7 @@ from retrace_sde.panel.blocks import evenly
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.progress import cut_short
-from retrace_sde.search.alternate import Found, recover, rivals
+from retrace_sde.search.alternate import FIRST_ROUNDS, Found, alternate, recover, rivals
 from retrace_sde.search.collapsed import OrderDraws, order_draws, over_orders, posterior_of
 from retrace_sde.search.enumerated import (
     OthersPosterior,
@@ -199,7 +199,8 @@ def _fit_own(model: Model, space: Space, options: Options, rng: np.random.Genera
     """One best order for each trajectory, or an average over orders where they are not certain."""
     turns = model.drift.reversal(model.data.shape[2], model.dt) is not None
     if options.estimator == "mcem" and turns:
-        begin = model.fit(space.starts(model, rng)[0])
+        start = space.starts(model, rng)[0]
+        begin = alternate(model, space, start, max_iter=FIRST_ROUNDS).pair.better
         return _averaged(model, begin, None, options, rng)
     found = recover(model, space, rng, max_iter=options.max_iter)
     searched = None if turns else found
