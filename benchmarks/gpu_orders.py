@@ -1,14 +1,16 @@
 """A round of Monte-Carlo EM on a GPU: draws of each trajectory's order and their statistics, compared with the compiled sampler.
 
-    taskset -c 0,1 python -m benchmarks.gpu_orders [--sizes 1000,10000,100000] [--T 10 --d 3] [--together]
+    taskset -c 0,1 python -m benchmarks.gpu_orders [--sizes 1000,10000,100000] [--T 10 --d 3] [--together] [--whole]
 
 With `--together` the device moves all chains at once however few they are, else from `MANY_CHAINS` on (`orders/own`). Both make the same number of moves of two chains a trajectory; seconds are those of one stretch, the second of two.
+`--whole`: seconds of a whole fit that averages over the orders instead, with its search and posterior, the first of a process.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from typing import Any
 
 import numpy as np
 
@@ -37,12 +39,20 @@ def seconds(model: EulerModel, law: EulerLaw, orders: np.ndarray) -> tuple[float
     return spent, model.maximise(sums.scaled(0.5)).step.coefficients
 
 
+def whole(X: Any) -> float:
+    """Seconds of a fit."""
+    begin = time.perf_counter()
+    rt.ReTrace(dt=DT, permutation="independent", estimator="mcem", random_state=0).fit(X)
+    return time.perf_counter() - begin
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", default="1000,10000,100000")
     parser.add_argument("--T", type=int, default=10)
     parser.add_argument("--d", type=int, default=3)
     parser.add_argument("--together", action="store_true")
+    parser.add_argument("--whole", action="store_true")
     asked = parser.parse_args()
     if asked.together:
         own.MANY_CHAINS = 0
@@ -52,6 +62,10 @@ def main() -> None:
     for n in map(int, asked.sizes.split(",")):
         X = sde.simulate(n, asked.T, DT, x0=np.full(asked.d, 2.0), random_state=1)
         X, truth = rt.simulate.shuffle(X, permutation="independent", random_state=2)
+        if asked.whole:
+            for name, put, _ in backends():
+                print(f"{n}, {name}: whole fit {whole(put(X)):.1f} s", flush=True)
+            continue
         step = Euler(Affine(), theta, sde.diffusion, DT)
         law = EulerLaw(step, rt.Gaussian(np.full(asked.d, 2.0), 0.01 * np.eye(asked.d)))
         base, here = seconds(EulerModel(Data(X, n_jobs=2), DT, Affine()), law, truth)
