@@ -18,6 +18,7 @@ from joblib import Parallel, delayed
 
 from retrace_sde.audit.shared import Table
 from retrace_sde.lost_time.table import lines
+from retrace_sde.search.stamps.judge import audit_sequences
 
 SIZES = {"rows": {"n": 36, "T": 9}, "slices": {"n": 30, "T": 16}}
 SHARED = {
@@ -49,9 +50,10 @@ def one(seed, kind, shared, some):
     table = Table(X, stamps, np.full(len(X), X.shape[1]), 0.0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        alone, _ = audit_sequences(table.sequences()[0], np.random.default_rng(0), wrong=WRONG)
         judged = table.judged(np.random.default_rng(0), wrong=WRONG)
     rows = []
-    for found, allowed in ((judged.alone, False), (judged.found, judged.dependence.removed)):
+    for found, allowed in ((alone, False), (judged.found, judged.dependence.removed)):
         called = np.array([np.ones_like(e.wrong) if e.reversed else e.wrong for e in found]) > 0.5
         called = called.reshape(lost.shape)
         rows.append([(called & ~lost).sum(), (~lost).sum(), (called & lost).sum(), lost.sum(), allowed])  # fmt: skip

@@ -42,12 +42,11 @@ TIED = "some combination of the variables is the same in all rows of a time, so 
 
 
 class Judged(NamedTuple):
-    """What was found of each subject, or of the slices, the typical gap, what is shared; and what is found if that is not allowed for."""
+    """What was found of each subject, or of the slices, the typical gap, and what is shared."""
 
     found: list[Sequence]
     unit: float
     dependence: Dependence
-    alone: list[Sequence]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +72,7 @@ class Table:
             dependence = replace(dependence, removed=not why, why=why)
             if apart:
                 found, _ = audit_sequences(apart, rng, wrong=wrong)
-        return Judged(found, unit, dependence, alone)
+        return Judged(found, unit, dependence)
 
     def tested(self, found: list[Sequence], law: StepLaw) -> Dependence:
         """Whether subjects share something, by the steps between stamps that are probably right."""

@@ -172,7 +172,7 @@ def audit_times(
         report("fitting")
         values = np.asarray(panel.values, dtype=float)
         stamped = Table(values, stamps, lengths.each, time_error or 0.0)
-        found, unit, dependence, _ = stamped.judged(rng, wrong=wrong)
+        found, unit, dependence = stamped.judged(rng, wrong=wrong)
     rows = [_described(each, unit, panel, j) for j, each in enumerate(found)]
     table = _dated(pd.concat(rows, ignore_index=True), df, time, time_unit)
     dated = pd.api.types.is_datetime64_any_dtype(table["time"])
