@@ -240,3 +240,12 @@ def test_the_command(tmp_path):
     assert "open" in said
     assert "blocks" in said
     assert "--time" in run("arrow", file, "--subject", "who", "--slice", "day", code=2)
+
+
+@pytest.mark.parametrize("plates", [0.0, 1.0])
+def test_independence_is_assumed_given_what_is_common_where_something_is(plates):
+    """As a fit of the same data says: plates were found, and taken out."""
+    rng = np.random.default_rng(0)
+    found = rt.arrow_of_time(relaxing() + plates * rng.standard_normal((1, 14, 2)))
+    (independent,) = [each for each in found.assumptions if "independent" in each]
+    assert ("common to a slice" in independent) == (plates > 0)

@@ -297,7 +297,7 @@ def _with_order(request: Request, entry: Entry, panel: Panel) -> Request:
 def _answer(
     entry: Entry, fitted: PanelFit, order: InOrder, blocks: Blocks | None, rng: np.random.Generator
 ) -> ArrowTest:
-    outcome, places = fitted.outcome, entry.places
+    outcome, places = fitted.shown, entry.places
     test = outcome.direction
     first = places.given_orders(outcome.found.order)
     backwards = int(np.ravel(first)[0]) != 0
