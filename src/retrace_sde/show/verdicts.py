@@ -17,7 +17,7 @@ from retrace_sde.after.residuals import NOT_TESTED
 from retrace_sde.evidence.direction.verdict import Caution, Reason
 from retrace_sde.evidence.identifiability import IdentifiabilityFinding, Topic
 from retrace_sde.fit.intervals import clearest, critical
-from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import PER_VISIT, Panel
 from retrace_sde.retrace import ReTrace
@@ -104,7 +104,6 @@ def _inputs(model: ReTrace, panel: Panel) -> Iterator[Answer]:
     d, (causes, ways) = result.drift.shape[1], result._effects
     values, errors = (each[:, d:] for each in ways[0])
     reach = critical(result.n_groups) * errors
-    significant = np.abs(values) > reach
     unit = "visit" if PER_VISIT in panel.notes else "unit of time"
     lines = []
     for i, j in clearest(values, errors, MAX_INPUT_EFFECTS):
@@ -113,13 +112,22 @@ def _inputs(model: ReTrace, panel: Panel) -> Iterator[Answer]:
         if len(ways) > 1:
             line += f"; in the reversed order by {ways[1][0][i, d + j]:+.3g}"
         lines.append(f"{line}.")
-    names = ", ".join(dict.fromkeys(causes[d + j] for _, j in np.argwhere(significant)))
+    significant = np.array([_significant(*way, result.n_groups)[:, d:].any(axis=0) for way in ways])
+    always = significant.all(axis=0)
+    some = always if always.any() else significant.any(axis=0)
+    names = ", ".join(causes[d + j] for j in np.flatnonzero(some))
     answer = f"{names}: significant at 5 %" if names else "No effect is significant at 5 %"
     standing: Standing = "good" if names else "mixed"
     if not model.direction_.identified:
-        answer, standing = f"{answer}, for either direction of time", "open"
+        which = "in one" if names and not always.any() else "for either"
+        answer, standing = f"{answer}, {which} direction of time", "open"
     question = f"What does {', '.join(causes[d:])} do?"
     yield Answer(question, answer, standing, (*lines, INPUTS_ASSUME))
+
+
+def _significant(values: Array, errors: Array, n_groups: int) -> Mask:
+    """Which coefficients have a 95 % interval without zero."""
+    return np.asarray(np.abs(values) > critical(n_groups) * errors)
 
 
 def _order(model: ReTrace, panel: Panel) -> Answer:
